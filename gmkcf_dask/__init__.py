@@ -1,0 +1,63 @@
+"""Multiple-kernel concept factorization: in memory, out of core, and on Dask clusters.
+
+The names here are the public ones; each is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gmkcf_dask.corpus import Corpus, TextOptions, read_corpus
+    from gmkcf_dask.engine.dense import DenseKernels
+    from gmkcf_dask.engine.tiled import TiledKernels
+    from gmkcf_dask.estimators import GMKCF, KCF
+    from gmkcf_dask.events import IterationDone, StageProgress
+    from gmkcf_dask.kernels.specs import Precomputed
+    from gmkcf_dask.kernels.store import KernelStore
+    from gmkcf_dask.plan import Plan, make_plan
+    from gmkcf_dask.results.metrics import scores
+
+__version__ = version("gmkcf-dask")
+
+_HOME = {
+    "GMKCF": "estimators",
+    "KCF": "estimators",
+    "Corpus": "corpus",
+    "TextOptions": "corpus",
+    "read_corpus": "corpus",
+    "DenseKernels": "engine.dense",
+    "TiledKernels": "engine.tiled",
+    "IterationDone": "events",
+    "StageProgress": "events",
+    "KernelStore": "kernels.store",
+    "Precomputed": "kernels.specs",
+    "Plan": "plan",
+    "make_plan": "plan",
+    "scores": "results.metrics",
+}
+
+__all__ = [
+    "GMKCF",
+    "KCF",
+    "Corpus",
+    "DenseKernels",
+    "IterationDone",
+    "KernelStore",
+    "Plan",
+    "Precomputed",
+    "StageProgress",
+    "TextOptions",
+    "TiledKernels",
+    "make_plan",
+    "read_corpus",
+    "scores",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

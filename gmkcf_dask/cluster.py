@@ -1,0 +1,152 @@
+"""Where work runs: threads of this process, a cluster on this machine, or a scheduler elsewhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import dask
+import psutil
+
+from gmkcf_dask.errors import ClusterError, InputError
+from gmkcf_dask.graph import Runner, pin_worker_threads
+from gmkcf_dask.plan import MIB
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+LOCAL_CLUSTER_FROM = 5_000
+"""Samples from which worker processes pay for their start."""
+
+# Dask's default gives every freed tile back to the system, and each new one is then page-faulted in
+# again: 2.5 to 5 times slower reads. Freed tiles are kept up to a bound instead.
+WORKER_ENVIRONMENT = {
+    "MALLOC_TRIM_THRESHOLD_": str(64 * MIB),
+    "MALLOC_MMAP_THRESHOLD_": str(32 * MIB),
+    "MALLOC_TOP_PAD_": str(16 * MIB),
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+
+
+@dataclass(frozen=True)
+class Resources:
+    """A place to run and what it has. Memory in bytes, per worker."""
+
+    runner: Runner
+    n_workers: int
+    threads_per_worker: int
+    memory_per_worker: int
+    description: str
+
+    def worker_peaks(self) -> dict[str, int]:
+        """Largest resident size of every worker process so far; empty on threads."""
+        if self.runner.client is None:
+            return {}
+        found: dict[str, int] = self.runner.client.run(_peak_resident_bytes)
+        return found
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads(n_threads: int | None = None, memory: int | None = None) -> Resources:
+    """Threads of this process."""
+    n_threads = n_threads or cores()
+    memory = memory or int(psutil.virtual_memory().available)
+    runner = Runner(n_threads=n_threads)
+    return Resources(runner, 1, n_threads, memory, f"{n_threads} threads of this process")
+
+
+def of_client(client: Client) -> Resources:
+    """A connected cluster; its smallest worker sets the limits."""
+    try:
+        # with n_workers=-1 all of them are reported, by default only a handful
+        workers = list(client.scheduler_info(n_workers=-1)["workers"].values())
+        if workers:
+            pin_worker_threads(client)
+    except (OSError, TimeoutError) as error:
+        raise ClusterError(f"the Dask scheduler does not answer: {error}") from error
+    if not workers:
+        raise ClusterError(
+            f"the Dask scheduler at {client.scheduler.address} has no workers: start some first"
+        )
+    memory = min(int(w["memory_limit"]) or int(psutil.virtual_memory().total) for w in workers)
+    n_threads = max(int(w["nthreads"]) for w in workers)
+    what = f"{len(workers)} workers at {client.scheduler.address}"
+    return Resources(Runner(client), len(workers), n_threads, memory, what)
+
+
+@contextmanager
+def open_cluster(
+    kind: str | None, n_samples: int, workers: int | None = None, memory: int | None = None
+) -> Iterator[Resources]:
+    """Resources by the word a user gave: threads, local, or the address of a scheduler.
+
+    Parameters
+    ----------
+    kind : str or None
+        None chooses `local` from 5,000 samples on, else `threads`.
+    workers : int, optional
+        Worker processes, or threads for `threads`; all cores when not given.
+    memory : int, optional
+        Bytes per worker; an equal share of what is free when not given.
+    """
+    kind = kind or ("local" if n_samples >= LOCAL_CLUSTER_FROM else "threads")
+    if workers is not None and workers < 1:
+        raise InputError(f"workers must be at least 1, not {workers}")
+    if kind == "threads":
+        yield threads(workers, memory)
+    elif kind == "local":
+        with _local_cluster(workers or cores(), memory) as client:
+            yield of_client(client)
+    else:
+        with _connect(kind) as client:
+            yield of_client(client)
+
+
+@contextmanager
+def _local_cluster(n_workers: int, memory: int | None) -> Iterator[Any]:
+    from distributed import Client, LocalCluster
+
+    memory = memory or int(psutil.virtual_memory().available * 9 // 10 // n_workers)
+    settings = {"distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT}
+    with (
+        dask.config.set(settings),
+        LocalCluster(
+            n_workers=n_workers,
+            threads_per_worker=1,
+            memory_limit=memory,
+            host="127.0.0.1",
+            dashboard_address=None,
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@contextmanager
+def _connect(address: str) -> Iterator[Any]:
+    from distributed import Client
+
+    try:
+        client = Client(address, timeout=10, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise ClusterError(
+            f"no Dask scheduler answers at {address!r}: check the address (tcp://host:8786), or "
+            f"use --cluster threads or local ({type(error).__name__})"
+        ) from error
+    with client:
+        yield client
+
+
+def _peak_resident_bytes() -> int:
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,0 +1,45 @@
+"""Everything that comes in, as one `Corpus`: files, folders, texts and arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gmkcf_dask.corpus.model import Corpus, Floats, Matrix
+from gmkcf_dask.corpus.readers import READERS, read_corpus
+from gmkcf_dask.corpus.text import TextOptions, corpus_from_texts
+from gmkcf_dask.corpus.validate import (
+    NotNumericError,
+    as_features,
+    check_ids,
+    check_labels,
+    warn_about_zero_rows,
+)
+
+if TYPE_CHECKING:
+    from gmkcf_dask.corpus.docstrings import docstring_corpus, docstring_documents
+
+__all__ = [
+    "READERS",
+    "Corpus",
+    "Floats",
+    "Matrix",
+    "NotNumericError",
+    "TextOptions",
+    "as_features",
+    "check_ids",
+    "check_labels",
+    "corpus_from_texts",
+    "docstring_corpus",
+    "docstring_documents",
+    "read_corpus",
+    "warn_about_zero_rows",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Late, because `python -m gmkcf_dask.corpus.docstrings` warns of a module imported twice.
+    if name in ("docstring_corpus", "docstring_documents"):
+        from gmkcf_dask.corpus import docstrings
+
+        return getattr(docstrings, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

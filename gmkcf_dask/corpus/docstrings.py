@@ -1,0 +1,232 @@
+"""A corpus every installation carries: the docstrings of the scientific Python stack.
+
+Each document describes one public function, class or method; its topic is the subpackage that
+holds it. Nothing is downloaded and the order never changes, which makes it a handy first corpus::
+
+    python -m gmkcf_dask.corpus.docstrings docstrings.jsonl
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+
+from gmkcf_dask.corpus.model import Corpus
+from gmkcf_dask.corpus.text import TextOptions, corpus_from_texts
+from gmkcf_dask.errors import InputError
+
+# Chosen to be large (60 documents or more) and about something of their own; the other
+# subpackages of these libraries are left out.
+DEFAULT_PACKAGES: Mapping[str, Sequence[str]] = {
+    "click": ("click",),
+    "distributed": ("distributed",),
+    "numpy": ("numpy",),
+    "numpy.polynomial": (
+        "numpy.polynomial",
+        "numpy.polynomial.polynomial",
+        "numpy.polynomial.chebyshev",
+        "numpy.polynomial.hermite",
+        "numpy.polynomial.hermite_e",
+        "numpy.polynomial.laguerre",
+        "numpy.polynomial.legendre",
+    ),
+    "numpy.random": ("numpy.random",),
+    "scipy.linalg": ("scipy.linalg",),
+    "scipy.ndimage": ("scipy.ndimage",),
+    "scipy.optimize": ("scipy.optimize",),
+    "scipy.signal": ("scipy.signal", "scipy.signal.windows"),
+    "scipy.sparse": ("scipy.sparse", "scipy.sparse.csgraph", "scipy.sparse.linalg"),
+    "scipy.special": ("scipy.special",),
+    "scipy.stats": (
+        "scipy.stats",
+        "scipy.stats.contingency",
+        "scipy.stats.mstats",
+        "scipy.stats.qmc",
+        "scipy.stats.sampling",
+    ),
+    "sklearn.metrics": ("sklearn.metrics", "sklearn.metrics.cluster", "sklearn.metrics.pairwise"),
+    "zarr": (
+        "zarr",
+        "zarr.abc.codec",
+        "zarr.abc.store",
+        "zarr.codecs",
+        "zarr.dtype",
+        "zarr.storage",
+    ),
+}
+"""Topics, each with the modules whose public names it holds."""
+
+DEFAULT_OPTIONS = TextOptions(stop_words="english", sublinear_tf=True, min_df=5)
+
+SHORTEST_TEXT = 200
+"""Characters; a shorter docstring says too little to have a topic."""
+
+# NumPy's documentation format: a heading is a line underlined by the next.
+_HEADING = r"^\S[^\n]*\n[-=~]{3,}[ ]*$"
+_TO_NEXT_HEADING = rf".*?(?={_HEADING}|\Z)"
+# What every page has, whatever it is about.
+_FORMATTING = tuple(
+    re.compile(pattern, re.MULTILINE | re.DOTALL)
+    for pattern in (
+        r"\A\w+\([^\n]*\)$",
+        r"^out : ndarray, None, or tuple.*?<ufuncs\.kwargs>[^\n]*$",
+        rf"^(Examples?|References|Methods)[ ]*\n-{{3,}}[ ]*\n{_TO_NEXT_HEADING}",
+        rf"^\*\*Array API Standard Support\*\*{_TO_NEXT_HEADING}",
+        r"^[ ]*>>>.*?(\n[ ]*\n|\Z)",
+        _HEADING,
+        r"^[ ]*\.\.[ ][^\n]*$",
+        r"^[ ]*[-=~][-=~ ]{2,}$",
+    )
+)
+_COPIED = "This docstring was copied from"
+
+
+@dataclass(frozen=True)
+class Document:
+    """One text with its unique name and its known topic."""
+
+    id: str
+    text: str
+    label: str
+
+
+def docstring_corpus(
+    packages: Mapping[str, Sequence[str]] = DEFAULT_PACKAGES,
+    options: TextOptions = DEFAULT_OPTIONS,
+) -> Corpus:
+    """Return the docstrings of installed packages as a corpus with known topics.
+
+    Parameters
+    ----------
+    packages : mapping of str to sequence of str
+        The modules that make up each topic.
+    options : TextOptions
+
+    Returns
+    -------
+    Corpus
+        With X a csr_array of shape (n_documents, n_terms), ids such as ``"scipy.signal.butter"``
+        and labels such as ``"scipy.signal"``.
+    """
+    documents = docstring_documents(packages)
+    return corpus_from_texts(
+        [document.text for document in documents],
+        [document.id for document in documents],
+        [document.label for document in documents],
+        options,
+    )
+
+
+def docstring_documents(
+    packages: Mapping[str, Sequence[str]] = DEFAULT_PACKAGES,
+) -> list[Document]:
+    """Return one document per public function, class and method of the given modules.
+
+    A docstring counts once, where it is met first, however many names lead to it. Left out are
+    short ones, those copied from another library, and what is formatting rather than content:
+    headings, examples, references.
+
+    Parameters
+    ----------
+    packages : mapping of str to sequence of str
+        The modules that make up each topic.
+
+    Returns
+    -------
+    list of Document
+        In the order of the topics, their modules and the names in them.
+    """
+    first_with: dict[str, Document] = {}
+    # Deprecated names warn when touched; reading their docstrings does not use them.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for topic, modules in packages.items():
+            for name, thing in _public_objects(modules):
+                docstring = inspect.getdoc(thing) or ""
+                text = _prose(docstring)
+                if len(text) >= SHORTEST_TEXT and _COPIED not in docstring:
+                    first_with.setdefault(text, Document(name, text, topic))
+    return list(first_with.values())
+
+
+def write_jsonl(documents: Iterable[Document], path: str | Path) -> None:
+    """Write one JSON object per line with the fields id, text and label."""
+    with Path(path).open("w", encoding="utf-8") as file:
+        file.writelines(
+            json.dumps(asdict(document), ensure_ascii=False) + "\n" for document in documents
+        )
+
+
+def _public_objects(modules: Iterable[str]) -> Iterator[tuple[str, object]]:
+    """Yield names with what they stand for: of each module its own names first, then methods."""
+    for module in map(_imported, modules):
+        members = list(_public_members(module, _exported_names(module)))
+        for name, thing in members:
+            yield f"{module.__name__}.{name}", thing
+        for name, thing in members:
+            if isinstance(thing, type):
+                for method_name, method in _public_members(thing, sorted(vars(thing))):
+                    yield f"{module.__name__}.{name}.{method_name}", method
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise InputError(
+            f"the module {name} cannot be imported ({error}): install it or leave it out."
+        ) from error
+
+
+def _exported_names(module: ModuleType) -> list[str]:
+    return sorted(getattr(module, "__all__", None) or dir(module))
+
+
+def _public_members(owner: ModuleType | type, names: Iterable[str]) -> Iterator[tuple[str, object]]:
+    """Yield what can be called and comes from the owner's own package."""
+    home = _top_package(owner.__name__ if isinstance(owner, ModuleType) else owner.__module__)
+    for name in names:
+        try:
+            thing = None if name.startswith("_") else getattr(owner, name)
+        except (AttributeError, ImportError):  # announced, but an optional part is not installed
+            continue
+        # compiled functions often do not say where they come from
+        if callable(thing) and _top_package(getattr(thing, "__module__", None) or home) == home:
+            yield name, thing
+
+
+def _top_package(module_name: str) -> str:
+    return module_name.partition(".")[0]
+
+
+def _prose(docstring: str) -> str:
+    for pattern in _FORMATTING:
+        docstring = pattern.sub("", docstring)
+    return re.sub(r"\n\s*\n", "\n\n", docstring).strip()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the documents to the file named by the only argument."""
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m gmkcf_dask.corpus.docstrings OUT.jsonl\n")
+        return 2
+    documents = docstring_documents()
+    try:
+        write_jsonl(documents, arguments[0])
+    except OSError as error:
+        sys.stderr.write(f"{arguments[0]} cannot be written ({error}): name another file.\n")
+        return 2
+    sys.stdout.write(f"{len(documents)} documents written to {arguments[0]}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,204 @@
+"""The border: whatever the caller has becomes float64 rows, or one sentence says why not."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from gmkcf_dask.corpus.model import Floats, Matrix
+from gmkcf_dask.errors import DataWarning, InputError
+
+_NUMERIC_KINDS = "biuf"
+
+
+class NotNumericError(InputError, TypeError):
+    """The features hold something that is not a number."""
+
+
+def as_features(X: object) -> Matrix:
+    """Return samples as float64 rows in the one form the rest of the package reads.
+
+    Parameters
+    ----------
+    X : array-like or SciPy sparse matrix or array, shape (n_samples, n_features)
+        Numbers of any kind but complex. Never modified.
+
+    Returns
+    -------
+    X : ndarray or csr_array of float64, shape (n_samples, n_features)
+        C-contiguous, or CSR in canonical form (sorted, no duplicates, no stored zeros). Dense
+        input already in this form is returned as it is, not copied.
+
+    Raises
+    ------
+    InputError
+        If X is not numeric, not two-dimensional, empty, or holds NaN or infinity.
+
+    Examples
+    --------
+    >>> as_features([[1, 0], [0, 2]])
+    array([[1., 0.],
+           [0., 2.]])
+    """
+    if sparse.issparse(X):
+        return _sparse_features(X)
+    return _dense_features(_as_array(X))
+
+
+def check_ids(ids: Iterable[object], n: int) -> tuple[str, ...]:
+    """Return the ids as text, once there are n of them and no two are equal.
+
+    Examples
+    --------
+    >>> check_ids([7, 8], n=2)
+    ('7', '8')
+    """
+    names = tuple(name_of(value) for value in ids)
+    if len(names) != n:
+        raise InputError(f"there are {len(names)} ids for {n} samples: give one id per sample.")
+    if len(set(names)) != n:
+        repeated, times = Counter(names).most_common(1)[0]
+        raise InputError(f"the id {repeated!r} is used {times} times: give every sample its own.")
+    return names
+
+
+def check_labels(labels: Iterable[object], n: int) -> tuple[str, ...]:
+    """Return the known topics as text, once there are n of them.
+
+    Examples
+    --------
+    >>> check_labels([1.0, 2.0, 1.0], n=3)
+    ('1', '2', '1')
+    """
+    names = tuple(name_of(value) for value in labels)
+    if len(names) != n:
+        raise InputError(f"there are {len(names)} labels for {n} samples: give one per sample.")
+    return names
+
+
+def name_of(value: object) -> str:
+    """Return a label or id as text: whole numbers without their ``.0``, bytes decoded."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="replace")
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def warn_about_zero_rows(X: Matrix) -> int:
+    """Return how many samples are all zero, with a `DataWarning` if there are any."""
+    is_zero = _entries_per_row(X) == 0
+    count = int(is_zero.sum())
+    if count:
+        warnings.warn(
+            f"{count} of {X.shape[0]} samples are empty (all-zero rows, first: row "
+            f"{int(is_zero.argmax())}); they are kept",
+            DataWarning,
+            stacklevel=2,
+        )
+    return count
+
+
+def _entries_per_row(X: Matrix) -> npt.NDArray[np.integer[Any]]:
+    if isinstance(X, np.ndarray):
+        return np.asarray(np.count_nonzero(X, axis=1))
+    return np.diff(X.indptr)
+
+
+def _as_array(X: object) -> npt.NDArray[Any]:
+    if isinstance(X, np.ma.MaskedArray) and np.ma.is_masked(X):
+        raise InputError("X has masked entries: fill or impute them first.")
+    try:
+        return np.asarray(X)
+    except ValueError as error:
+        raise InputError(
+            "X is ragged (its rows have different lengths): give every sample the same features."
+        ) from error
+
+
+def _dense_features(X: npt.NDArray[Any]) -> Floats:
+    _check_shape(X.shape)
+    _check_kind(X.dtype)
+    # longdouble may overflow here; the check for infinity below says so in words
+    with np.errstate(over="ignore"):
+        features = _numbers_in(X) if X.dtype.kind == "O" else X.astype(np.float64, copy=False)
+    features = np.ascontiguousarray(features)
+    finite = np.isfinite(features)
+    if not finite.all():
+        first = int(np.argmin(finite))
+        _refuse_value(features.flat[first], row=first // features.shape[1])
+    return features
+
+
+def _sparse_features(X: Any) -> sparse.csr_array:
+    _check_shape(X.shape)
+    _check_kind(X.dtype, allow_objects=False)
+    own = X.astype(np.float64)  # a copy, and duplicates of small integers cannot overflow
+    if own.format in ("csr", "csc", "bsr"):
+        _check_indices(own)
+    features = sparse.csr_array(own)
+    features.sum_duplicates()
+    features.eliminate_zeros()
+    finite = np.isfinite(features.data)
+    if not finite.all():
+        first = int(np.argmin(finite))
+        row = int(np.searchsorted(features.indptr, first, side="right")) - 1
+        _refuse_value(features.data[first], row)
+    return features
+
+
+def _check_indices(X: Any) -> None:
+    """Refuse indices out of bounds, which SciPy's compiled loops would follow blindly."""
+    try:
+        X.check_format(full_check=True)
+    except ValueError as error:
+        raise InputError(f"X is not a valid sparse matrix ({error}): build it again.") from error
+
+
+def _check_shape(shape: tuple[int, ...]) -> None:
+    if len(shape) != 2:
+        raise InputError(
+            f"X has {len(shape)} dimension(s) but needs 2, samples by features. Reshape your data: "
+            "X.reshape(-1, 1) if it has a single feature, X.reshape(1, -1) if a single sample."
+        )
+    n_samples, n_features = shape
+    if n_samples == 0:
+        raise InputError(f"X has 0 sample(s) (shape={shape}) while a minimum of 1 is required.")
+    if n_features == 0:
+        raise InputError(f"X has 0 feature(s) (shape={shape}) while a minimum of 1 is required.")
+
+
+def _check_kind(dtype: np.dtype[Any], *, allow_objects: bool = True) -> None:
+    if dtype.kind == "c":
+        raise InputError("Complex data not supported: X must hold real numbers.")
+    if dtype.kind not in _NUMERIC_KINDS and not (dtype.kind == "O" and allow_objects):
+        raise NotNumericError(
+            f"X holds values of type {dtype}, not numbers: convert them, or read text as a corpus."
+        )
+
+
+def _numbers_in(X: npt.NDArray[np.object_]) -> Floats:
+    """Convert an object array of plain numbers; "3" stays text and is refused."""
+    is_text = np.fromiter((isinstance(value, str | bytes) for value in X.flat), bool, X.size)
+    if is_text.any():
+        row = int(is_text.argmax()) // X.shape[1]
+        raise NotNumericError(
+            f"X has dtype object and holds text in row {row}, not numbers: convert it first."
+        )
+    try:
+        return X.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise NotNumericError(
+            f"X has dtype object and holds values that are not numbers ({error}): convert it first."
+        ) from error
+
+
+def _refuse_value(value: float, row: int) -> None:
+    what = "NaN" if np.isnan(value) else "infinity"
+    raise InputError(f"X contains {what} in row {row}: remove or impute such values first.")

@@ -1,0 +1,160 @@
+"""Kernels in the memory of this process: the operator for small data, and no Dask at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from threadpoolctl import threadpool_limits
+
+from gmkcf_dask.engine.operators import Floats, error_floor, finite
+from gmkcf_dask.engine.tiles import (
+    AnyFloats,
+    ArrayReader,
+    FusedTiles,
+    Partial,
+    as_factor,
+    assemble,
+    error_factors,
+    partial_errors,
+    partial_product,
+    partial_product_each,
+)
+from gmkcf_dask.kernels.tiles import COMPACT_MAX
+from gmkcf_dask.plan import Tiling
+
+_BLOCK = 512  # a tile of the rank-2k matrix then stays in cache while m kernels pass over it
+_T = TypeVar("_T")
+
+
+class DenseKernels:
+    """m kernels as full arrays.
+
+    Parameters
+    ----------
+    arrays : sequence of ndarray, each of shape (n, n)
+        Symmetric; float32, float64, or uint16 codes of precision compact.
+    names : sequence of str
+    block : int
+        Edge of the tiles work is cut into.
+    """
+
+    def __init__(
+        self, arrays: Sequence[npt.NDArray[Any]], names: Sequence[str], block: int = _BLOCK
+    ) -> None:
+        self.names = tuple(names)
+        self.n_samples = int(arrays[0].shape[0])
+        compact = arrays[0].dtype == np.uint16
+        self._reader = ArrayReader(
+            tuple(arrays), Tiling(self.n_samples, block), 1.0 / COMPACT_MAX if compact else None
+        )
+        self.error_floor = error_floor(self._reader.dtype)
+
+    @cached_property
+    def traces(self) -> Floats:
+        return np.array([self.diagonal(i).sum() for i in range(len(self.names))])
+
+    @cached_property
+    def nonnegative(self) -> bool:
+        return all(bool(array.min() >= 0) for array in self._reader.arrays)
+
+    def diagonal(self, i: int) -> Floats:
+        return np.diagonal(self._reader.arrays[i]).astype(np.float64) * self._reader.scale()
+
+    def fuse(self, weights: Floats, *, keep: bool = True) -> DenseFusedKernel:
+        return DenseFusedKernel(self, weights)
+
+    def single(self, i: int) -> DenseFusedKernel:
+        return self.fuse(np.eye(len(self.names))[i])
+
+    def errors(self, U: Floats, V: Floats) -> Floats:
+        F = as_factor(error_factors(U, V), self._reader.dtype)
+        m = len(self.names)
+        sums = self.map_groups(lambda tiles: partial_errors(self._reader, m, tiles, F))
+        return finite(self.traces + np.sum(sums, axis=0), "the reconstruction error")
+
+    def matmul_each(self, Zs: Floats) -> Floats:
+        Zs = Zs if Zs.ndim == 3 else Zs[None]
+        factors, m = as_factor(Zs, self._reader.dtype), len(self.names)
+        parts = self.map_groups(
+            lambda tiles: partial_product_each(self._reader, m, tiles, factors)
+        )
+        return finite(
+            assemble_each(Partial.merge(parts), self._reader.tiling, m, Zs.shape[2]), "K Z"
+        )
+
+    def map_groups(self, work: Callable[[range], _T]) -> list[_T]:
+        """The work on each group of tiles, on all cores; results in tile order."""
+        tiling = self._reader.tiling
+        step = tiling.tiles_per_task(self._reader.dtype.itemsize)
+        groups = [
+            range(t, min(t + step, tiling.n_tiles)) for t in range(0, tiling.n_tiles, step)
+        ]
+        with threadpool_limits(1):
+            if len(groups) == 1:
+                return [work(groups[0])]
+            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+                return list(pool.map(work, groups))
+
+
+class DenseFusedKernel:
+    """Σ weights_i K^i as tiles in memory, fused when first multiplied."""
+
+    def __init__(self, stack: DenseKernels, weights: Floats) -> None:
+        self._stack = stack
+        self._weights = weights
+        self._source = FusedTiles(stack._reader, tuple(float(w) for w in weights))
+        self._tiles: dict[int, AnyFloats] = {}
+        self.nonnegative = stack.nonnegative
+        self.trace = float(weights @ stack.traces)
+
+    def load(self, t: int) -> AnyFloats:
+        """Tile t, from memory once it has been fused."""
+        if t not in self._tiles:
+            self._tiles[t] = self._source.load(t)
+        return self._tiles[t]
+
+    def matmul(self, Z: Floats) -> Floats:
+        return self._product(Z, split=False)
+
+    def split_matmul(self, Z: Floats) -> tuple[Floats, Floats]:
+        both = self._product(Z, split=True)
+        return both[:, : Z.shape[1]], both[:, Z.shape[1] :]
+
+    def row_sums(self) -> Floats:
+        return self.matmul(np.ones((self._stack.n_samples, 1)))[:, 0]
+
+    def diagonal(self) -> Floats:
+        parts = [w * self._stack.diagonal(i) for i, w in enumerate(self._weights) if w != 0]
+        return np.asarray(sum(parts, np.zeros(self._stack.n_samples)))
+
+    def release(self) -> None:
+        self._tiles.clear()
+
+    def _product(self, Z: Floats, *, split: bool) -> Floats:
+        reader = self._stack._reader
+        factor = as_factor(Z, reader.dtype)
+        parts = self._stack.map_groups(
+            lambda tiles: partial_product(self, tiles, factor, reader.tiling, split=split)
+        )
+        width = Z.shape[1] * (2 if split else 1)
+        return finite(assemble(Partial.merge(parts), reader.tiling, width), "K Z")
+
+
+def assemble_each(partial: Partial, tiling: Tiling, n_kernels: int, n_columns: int) -> Floats:
+    """Products of every kernel from their row blocks, shape (m, n, c)."""
+    return np.stack(
+        [
+            assemble(
+                Partial({i: partial.blocks[kernel, i] for i in range(tiling.n_blocks)}),
+                tiling,
+                n_columns,
+            )
+            for kernel in range(n_kernels)
+        ]
+    )

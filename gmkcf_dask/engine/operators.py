@@ -1,0 +1,99 @@
+"""The seam between mathematics and machinery: what a method may ask of kernels.
+
+U lives on the columns of a kernel, V on its rows; for the square symmetric kernels of today both
+have n of them.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from gmkcf_dask.errors import DamagedStoreError
+
+Floats = npt.NDArray[np.float64]
+
+
+class FusedKernel(Protocol):
+    """One n×n matrix Σ weights_i K^i that can be multiplied with."""
+
+    @property
+    def trace(self) -> float: ...
+
+    @property
+    def nonnegative(self) -> bool:
+        """No entry is below zero."""
+
+    def matmul(self, Z: Floats) -> Floats:
+        """K Z, shape (n, c). One sweep, whatever c."""
+
+    def split_matmul(self, Z: Floats) -> tuple[Floats, Floats]:
+        """K Z and K⁺ Z, each of shape (n, c), in one sweep; K⁻ Z is their difference."""
+
+    def row_sums(self) -> Floats:
+        """K 1, shape (n,)."""
+
+    def diagonal(self) -> Floats:
+        """Shape (n,)."""
+
+    def release(self) -> None:
+        """Free what the matrix occupies; it must not be used afterwards."""
+
+
+class KernelStack(Protocol):
+    """m kernels of the same n samples."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    @property
+    def n_samples(self) -> int: ...
+
+    @property
+    def traces(self) -> Floats:
+        """tr K^i, shape (m,)."""
+
+    @property
+    def nonnegative(self) -> bool:
+        """No entry of any kernel is below zero."""
+
+    @property
+    def error_floor(self) -> float:
+        """Smallest e_i / tr K^i that rounding lets us trust."""
+
+    def diagonal(self, i: int) -> Floats:
+        """Diagonal of K^i, shape (n,)."""
+
+    def fuse(self, weights: Floats, *, keep: bool = True) -> FusedKernel:
+        """Σ weights_i K^i; the sweep over the kernels happens with the first product.
+
+        `keep=False` for a matrix that is multiplied once: nothing is stored.
+        """
+
+    def single(self, i: int) -> FusedKernel:
+        """K^i alone."""
+
+    def errors(self, U: Floats, V: Floats) -> Floats:
+        """e_i = tr K^i − 2 tr(VᵀK^iU) + tr(UᵀK^iU VᵀV), shape (m,). One sweep over all kernels."""
+
+    def matmul_each(self, Zs: Floats) -> Floats:
+        """K^i Z_i for every kernel in one sweep, shape (m, n, c).
+
+        Zs has shape (n, c), the same for all kernels, or (m, n, c).
+        """
+
+
+def finite(values: Floats, what: str) -> Floats:
+    """Pass numbers on, or stop: NaN must never reach U or V."""
+    if not np.isfinite(values).all():
+        raise DamagedStoreError(
+            f"{what} is not finite: the kernels hold NaN or infinity, build them again"
+        )
+    return values
+
+
+def error_floor(dtype: np.dtype[np.floating]) -> float:  # type: ignore[type-arg]
+    """Relative floor of e_i: rounding of the store, not of float64 arithmetic, decides."""
+    return 1e-12 if dtype == np.float64 else 1e-7

@@ -1,0 +1,334 @@
+"""Kernels in a store, multiplied by Dask: the operator for everything larger than memory.
+
+Graphs are Dask arrays over the numbers of the upper-triangle tiles, g tiles per block. Every task
+returns only the rows its tiles touch, and a tree whose shape follows from n and the tile size alone
+sums them in tile order: the result is the same bits on every scheduler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+
+from gmkcf_dask.engine.dense import assemble_each
+from gmkcf_dask.engine.operators import Floats, error_floor, finite
+from gmkcf_dask.engine.tiles import (
+    AnyFloats,
+    FusedTiles,
+    Partial,
+    TileReader,
+    TileSource,
+    as_factor,
+    assemble,
+    error_factors,
+    partial_errors,
+    partial_product,
+    partial_product_each,
+)
+from gmkcf_dask.graph import Runner
+from gmkcf_dask.kernels.scratch import ScratchTiles
+from gmkcf_dask.kernels.store import KernelStore
+from gmkcf_dask.plan import Residency, Tiling
+
+_SPLIT_EVERY = 8
+Indices = npt.NDArray[np.int64]
+Boxes = npt.NDArray[np.object_]
+
+
+class TiledKernels:
+    """m kernels of a store.
+
+    Parameters
+    ----------
+    store : KernelStore
+    runner : Runner
+        Where the graphs run.
+    residency : {"memory", "scratch", "recompute"}
+        Where a fused kernel lives between its products; the plan decides.
+    scratch : Path, optional
+        Folder for fused kernels on disk; beside the store when not given.
+    """
+
+    def __init__(
+        self,
+        store: KernelStore,
+        runner: Runner,
+        residency: Residency = "memory",
+        scratch: Path | None = None,
+    ) -> None:
+        self.names = store.names
+        self.n_samples = store.n_samples
+        self.residency = residency
+        self._store = store
+        self._runner = runner
+        self._scratch = scratch or store.path.with_name(store.path.name + ".scratch")
+        self._reader = store.reader
+        self.error_floor = error_floor(self._reader.dtype)
+
+    @cached_property
+    def traces(self) -> Floats:
+        return np.array([self.diagonal(i).sum() for i in range(len(self.names))])
+
+    @property
+    def nonnegative(self) -> bool:
+        minima = self._store.manifest.stored_minima
+        assert minima is not None
+        return min(minima.values()) >= 0.0
+
+    def diagonal(self, i: int) -> Floats:
+        return self._store.diagonal(i)
+
+    def fuse(self, weights: Floats, *, keep: bool = True) -> TiledFusedKernel:
+        return TiledFusedKernel(self, weights, self.residency if keep else "recompute")
+
+    def single(self, i: int) -> TiledFusedKernel:
+        # reading one kernel again costs no more than reading a copy of it
+        return self.fuse(np.eye(len(self.names))[i], keep=False)
+
+    def errors(self, U: Floats, V: Floats) -> Floats:
+        m = len(self.names)
+        sums = da.blockwise(
+            _errors_task,
+            "im",
+            self.index(),
+            "i",
+            self.factor(error_factors(U, V)),
+            "nc",
+            new_axes={"m": m},
+            adjust_chunks={"i": 1},
+            reader=self._reader,
+            concatenate=True,
+            dtype=np.float64,
+            meta=np.empty((0, 0)),
+            name=_unique("errors"),
+        )
+        partial_sums = self._runner.compute(sums)
+        return finite(self.traces + np.sum(partial_sums, axis=0), "the reconstruction error")
+
+    def matmul_each(self, Zs: Floats) -> Floats:
+        Zs = Zs if Zs.ndim == 3 else Zs[None]
+        m = len(self.names)
+        total = self.summed(
+            _product_each_task, self.factor(Zs), "znc", reader=self._reader, n_kernels=m
+        )
+        partial = unbox(self._runner.compute(total))
+        return finite(assemble_each(partial, self._reader.tiling, m, Zs.shape[2]), "K Z")
+
+    # graph pieces
+
+    def index(self) -> da.Array:
+        """Tile numbers, g per block."""
+        tiling = self._reader.tiling
+        per_task = tiling.tiles_per_task(self._reader.dtype.itemsize)
+        return da.arange(tiling.n_tiles, chunks=per_task, dtype=np.int64)
+
+    def factor(self, Z: Floats) -> da.Array:
+        """A factor as one block that rides in the graph: recomputable, unlike scattered data."""
+        values = as_factor(Z, self._reader.dtype)
+        return da.from_array(values, chunks=values.shape, name=_unique("factor"))
+
+    def summed(
+        self, task: Any, factor: da.Array, axes: str, kw: da.Array | None = None, **kwargs: Any
+    ) -> da.Array:
+        """The sum over all blocks of what a task makes of (tile numbers, factor[, fused tiles])."""
+        fused = () if kw is None else (kw, "ibd")
+        boxes = da.blockwise(
+            task,
+            "i",
+            self.index(),
+            "i",
+            factor,
+            axes,
+            *fused,
+            adjust_chunks={"i": 1},
+            concatenate=True,
+            dtype=object,
+            meta=np.empty(0, object),
+            name=_unique("partial"),
+            **kwargs,
+        )
+        return da.reduction(
+            boxes,
+            chunk=_as_is,
+            combine=_merge_boxes,
+            aggregate=_merge_boxes,
+            axis=0,
+            dtype=object,
+            meta=np.empty((), object),
+            concatenate=False,
+            split_every=_SPLIT_EVERY,
+        )
+
+    def fused_tiles(self, weights: tuple[float, ...]) -> da.Array:
+        """Fused tiles as a Dask array, shape (n_tiles, b, b), g tiles per block."""
+        b = self._reader.tiling.block
+        return da.map_blocks(
+            _fuse_task,
+            self.index(),
+            source=FusedTiles(self._reader, weights),
+            tiling=self._reader.tiling,
+            new_axis=[1, 2],
+            chunks=(self.index().chunks[0], (b,), (b,)),
+            dtype=self._reader.dtype,
+            meta=np.empty((0, 0, 0), self._reader.dtype),
+            name=_unique("fused"),
+        )
+
+
+class TiledFusedKernel:
+    """Σ weights_i K^i over a store; fused and multiplied for the first time in one graph."""
+
+    def __init__(self, stack: TiledKernels, weights: Floats, residency: Residency) -> None:
+        self.residency = residency
+        self.nonnegative = stack.nonnegative
+        self.trace = float(weights @ stack.traces)
+        self._stack = stack
+        self._weights = weights
+        self._fused = FusedTiles(stack._reader, tuple(float(w) for w in weights))
+        self._kept: da.Array | None = None
+        self._scratch: ScratchTiles | None = None
+
+    def matmul(self, Z: Floats) -> Floats:
+        return self._product(Z, split=False)
+
+    def split_matmul(self, Z: Floats) -> tuple[Floats, Floats]:
+        both = self._product(Z, split=True)
+        return both[:, : Z.shape[1]], both[:, Z.shape[1] :]
+
+    def row_sums(self) -> Floats:
+        return self.matmul(np.ones((self._stack.n_samples, 1)))[:, 0]
+
+    def diagonal(self) -> Floats:
+        parts = [w * self._stack.diagonal(i) for i, w in enumerate(self._weights) if w != 0]
+        return np.asarray(sum(parts, np.zeros(self._stack.n_samples)))
+
+    def release(self) -> None:
+        self._kept = None
+        if self._scratch is not None:
+            self._scratch.delete()
+            self._scratch = None
+
+    def _product(self, Z: Floats, *, split: bool) -> Floats:
+        stack, tiling = self._stack, self._stack._reader.tiling
+        factor, runner = stack.factor(Z), stack._runner
+        options = {"tiling": tiling, "split": split}
+        if self.residency == "memory":
+            first = self._kept is None
+            kw = stack.fused_tiles(self._fused.weights) if self._kept is None else self._kept
+            total = stack.summed(_product_of_blocks_task, factor, "nc", kw, **options)
+            if first:
+                self._kept, total = runner.keep(kw, total)
+                result = runner.fetch(total)
+            else:
+                result = runner.compute(total)
+        else:
+            total = stack.summed(
+                _product_task, factor, "nc", source=self._tile_source(), **options
+            )
+            result = runner.compute(total)
+        width = Z.shape[1] * (2 if split else 1)
+        return finite(assemble(unbox(result), tiling, width), "K Z")
+
+    def _tile_source(self) -> TileSource:
+        """Where later products read from; the first one writes scratch as it goes."""
+        if self.residency == "recompute":
+            return self._fused
+        if self._scratch is not None:
+            return self._scratch
+        reader = self._stack._reader
+        self._scratch = ScratchTiles.create(self._stack._scratch, reader.tiling, reader.dtype)
+        return _WriteThrough(self._fused, self._scratch)
+
+
+@dataclass(frozen=True)
+class _WriteThrough:
+    source: TileSource
+    scratch: ScratchTiles
+
+    def load(self, t: int) -> AnyFloats:
+        tile = self.source.load(t)
+        self.scratch.write(t, tile)
+        return tile
+
+
+@dataclass(frozen=True)
+class _BlockTiles:
+    """Tiles inside a block of fused tiles."""
+
+    block: AnyFloats
+    first: int
+    tiling: Tiling
+
+    def load(self, t: int) -> AnyFloats:
+        i, j = self.tiling.pair(t)
+        rows, cols = self.tiling.rows(i), self.tiling.rows(j)
+        return self.block[t - self.first, : rows.stop - rows.start, : cols.stop - cols.start]
+
+
+def _fuse_task(tiles: Indices, source: TileSource, tiling: Tiling) -> AnyFloats:
+    block: AnyFloats | None = None
+    for position, t in enumerate(tiles):
+        tile = source.load(int(t))
+        if block is None:
+            block = np.zeros((len(tiles), tiling.block, tiling.block), tile.dtype)
+        block[position, : tile.shape[0], : tile.shape[1]] = tile
+    assert block is not None
+    return block
+
+
+def _product_of_blocks_task(
+    tiles: Indices, Z: AnyFloats, kw: AnyFloats, tiling: Tiling, split: bool
+) -> Boxes:
+    source = _BlockTiles(kw, int(tiles[0]), tiling)
+    return box(partial_product(source, map(int, tiles), Z, tiling, split=split))
+
+
+def _product_task(
+    tiles: Indices, Z: AnyFloats, source: TileSource, tiling: Tiling, split: bool
+) -> Boxes:
+    return box(partial_product(source, map(int, tiles), Z, tiling, split=split))
+
+
+def _product_each_task(
+    tiles: Indices, Zs: AnyFloats, reader: TileReader, n_kernels: int
+) -> Boxes:
+    return box(partial_product_each(reader, n_kernels, map(int, tiles), Zs))
+
+
+def _errors_task(tiles: Indices, F: AnyFloats, reader: TileReader) -> Floats:
+    n_kernels = len(reader.names)  # type: ignore[attr-defined]
+    return partial_errors(reader, n_kernels, map(int, tiles), F)[None]
+
+
+def box(partial: Partial) -> Boxes:
+    """A partial product as a one-element array, which is what a Dask array is made of."""
+    boxed = np.empty(1, dtype=object)
+    boxed[0] = partial
+    return boxed
+
+
+def unbox(boxed: Any) -> Partial:
+    """The partial product inside."""
+    return boxed if isinstance(boxed, Partial) else next(iter(np.ravel(boxed)))
+
+
+def _as_is(boxes: Boxes, axis: Any, keepdims: bool) -> Boxes:
+    return boxes
+
+
+def _merge_boxes(boxes: Any, axis: Any, keepdims: bool) -> Boxes:
+    parts = boxes if isinstance(boxes, list) else [boxes]
+    merged = box(Partial.merge(unbox(part) for part in parts))
+    return merged if keepdims else merged.reshape(())
+
+
+def _unique(name: str) -> str:
+    # a name used once can never meet an old failed or released result of the same name
+    return f"gmkcf-{name}-{uuid4().hex}"

@@ -1,0 +1,314 @@
+"""Building kernels: in memory for small data, into a store through Dask for the rest.
+
+Both walk the same tiles with the same functions; only who holds the result differs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+
+from gmkcf_dask.corpus.model import Corpus, Floats
+from gmkcf_dask.errors import StoreError
+from gmkcf_dask.events import Listener, StageProgress, ignore
+from gmkcf_dask.graph import Runner
+from gmkcf_dask.kernels.features import ArrayFeatures, Features, NoFeatures, PairTile
+from gmkcf_dask.kernels.manifest import (
+    Manifest,
+    corpus_digests,
+    differences,
+    matrices_digest,
+    package_versions,
+)
+from gmkcf_dask.kernels.specs import (
+    NORMALIZATIONS,
+    SCALINGS,
+    KernelSpec,
+    Normalization,
+    Precomputed,
+    Scaling,
+    check_option,
+)
+from gmkcf_dask.kernels.statistics import Gathered, resolve, run_here
+from gmkcf_dask.kernels.store import KernelStore, is_store, new_manifest_id, records
+from gmkcf_dask.kernels.tiles import (
+    Norms,
+    ResolvedKernel,
+    encode,
+    final_tiles,
+    resolve_options,
+)
+from gmkcf_dask.plan import STORED_BYTES, Precision, Tiling, ceil_div, default_block
+
+_DENSE_BLOCK = 1024
+_BATCHES = 32
+_SECONDS_BETWEEN_MANIFESTS = 2.0
+
+
+@dataclass(frozen=True)
+class KernelRequest:
+    """Which kernels are wanted of which data, with every option that changes their values.
+
+    Parameters
+    ----------
+    corpus : Corpus or None
+        None where every kernel is precomputed.
+    specs : tuple of KernelSpec
+    block : int or None
+        Tile edge; None leaves the choice to the plan, and lets any existing store do.
+    """
+
+    corpus: Corpus | None
+    specs: tuple[KernelSpec, ...]
+    normalization: Normalization = "unit"
+    scaling: Scaling = "minmax"
+    precision: Precision = "float32"
+    block: int | None = None
+
+    def __post_init__(self) -> None:
+        check_option("normalization", self.normalization, NORMALIZATIONS)
+        check_option("scaling", self.scaling, SCALINGS)
+        check_option("precision", self.precision, tuple(STORED_BYTES))
+
+    @property
+    def n_samples(self) -> int:
+        if self.corpus is not None:
+            return self.corpus.n_samples
+        first = self.specs[0]
+        assert isinstance(first, Precomputed)
+        return int(first.matrix.shape[0])
+
+    @property
+    def kernels(self) -> tuple[ResolvedKernel, ...]:
+        """Kernels with their options, statistics not yet known."""
+        return tuple(resolve_options(s, self.normalization, self.scaling) for s in self.specs)
+
+    @property
+    def features(self) -> Features:
+        if self.corpus is None:
+            return NoFeatures(self.n_samples)
+        return ArrayFeatures(self.corpus.X)
+
+    @property
+    def precomputed(self) -> tuple[Precomputed, ...]:
+        return tuple(spec for spec in self.specs if isinstance(spec, Precomputed))
+
+    def manifest(self, block: int) -> Manifest:
+        """The manifest of a new store for this request."""
+        inputs = {} if self.corpus is None else corpus_digests(self.corpus)
+        if self.precomputed:
+            inputs["precomputed kernels"] = matrices_digest(self.precomputed)
+        return Manifest(
+            store_id=new_manifest_id(),
+            n_samples=self.n_samples,
+            n_features=0 if self.corpus is None else self.corpus.n_features,
+            block_size=block,
+            precision=self.precision,
+            kernels=records(self.kernels),
+            inputs=inputs,
+            versions=package_versions(),
+        )
+
+
+def build_arrays(
+    request: KernelRequest, listen: Listener = ignore
+) -> tuple[list[npt.NDArray[Any]], tuple[ResolvedKernel, ...]]:
+    """All kernels as full (n, n) arrays in this process, in the stored dtype."""
+    features, n = request.features, request.n_samples
+    tiling = Tiling(n, _DENSE_BLOCK)
+    everything = range(tiling.n_tiles)
+    kernels, norms = resolve(
+        request.kernels,
+        features,
+        tiling,
+        lambda gather, what: run_here(gather, features, tiling, everything),
+    )
+    arrays: list[npt.NDArray[Any]] = []
+    dtype = "uint16" if request.precision == "compact" else request.precision
+    arrays = [np.empty((n, n), dtype) for _ in kernels]
+    for t in everything:
+        tile = _pair_tile(features, tiling, t)
+        for array, (name, values) in zip(arrays, final_tiles(kernels, tile, norms), strict=True):
+            stored = encode(values, request.precision, name)
+            array[tile.rows, tile.cols] = stored
+            array[tile.cols, tile.rows] = stored.T
+        listen(StageProgress("kernels", t + 1, tiling.n_tiles))
+    return arrays, kernels
+
+
+def find_store(path: Path, request: KernelRequest) -> KernelStore | None:
+    """The store at a path if it is, finished or not, the one requested; refused if another.
+
+    Returns None where there is nothing yet.
+    """
+    if not is_store(path):
+        return None
+    store = KernelStore.open(path, incomplete=True)
+    wanted = request.manifest(request.block or 1)
+    different = differences(store.manifest, wanted, any_block=request.block is None)
+    if different:
+        raise StoreError(
+            f"{path} was made for other data or parameters, it differs in "
+            f"{'; '.join(different)}: choose another path or remove it"
+        )
+    return store
+
+
+def build_store(
+    path: Path,
+    request: KernelRequest,
+    runner: Runner,
+    listen: Listener = ignore,
+    block: int | None = None,
+) -> KernelStore:
+    """Write all kernels of a request into a store, or finish one that was begun.
+
+    Parameters
+    ----------
+    path : Path
+    request : KernelRequest
+    runner : Runner
+        Where tile tasks run. Precomputed matrices live in this process, and so do their tasks.
+    block : int, optional
+        The plan's tile edge for a new store.
+    """
+    store = find_store(path, request)
+    if store is not None and store.manifest.complete:
+        return store
+    if store is None:
+        edge = block or request.block or default_block(request.n_samples)
+        store = KernelStore.create(path, request.manifest(edge), request.corpus)
+    if request.precomputed:
+        runner = Runner(n_threads=runner.n_threads)
+    features: Features = request.features if request.corpus is None else store.features()
+    if not store.manifest.resolved:
+        store = _resolve_into(store, request, features, runner, listen)
+    return _write_tiles(store, request, features, runner, listen)
+
+
+def _resolve_into(
+    store: KernelStore,
+    request: KernelRequest,
+    features: Features,
+    runner: Runner,
+    listen: Listener,
+) -> KernelStore:
+    tiling, per_task = store.tiling, _tiles_per_build_task(store.tiling)
+
+    def sweep(gather: Callable[[PairTile], Gathered], what: str) -> Gathered:
+        def run(block: npt.NDArray[np.int64]) -> Gathered:
+            return run_here(gather, features, tiling, (int(t) for t in block))
+
+        found: list[Gathered] = []
+        for group in _batches(range(tiling.n_tiles), per_task):
+            found += _run_tasks(run, group, per_task, runner)
+            done = int(group[-1]) + 1
+            listen(StageProgress(what, done, tiling.n_tiles))
+        return reduce(lambda a, b: a + b, found)
+
+    kernels, norms = resolve(request.kernels, features, tiling, sweep)
+    store.write_norms(norms)
+    return store.with_manifest(kernels=records(kernels), resolved=True)
+
+
+def _write_tiles(
+    store: KernelStore,
+    request: KernelRequest,
+    features: Features,
+    runner: Runner,
+    listen: Listener,
+) -> KernelStore:
+    kernels = tuple(
+        ResolvedKernel(spec=spec, **{k: v for k, v in vars(record).items() if k != "name"})
+        for spec, record in zip(request.specs, store.manifest.kernels, strict=True)
+    )
+    write = _WriteTiles(store, features, kernels)
+    tiling, per_task = store.tiling, _tiles_per_build_task(store.tiling)
+    done = set(store.manifest.tiles_done)
+    minima = dict(store.manifest.stored_minima or dict.fromkeys(store.names, np.inf))
+    todo = [t for t in range(tiling.n_tiles) if t not in done]
+    last_written = time.monotonic()
+    tile_bytes = len(kernels) * tiling.block**2 * STORED_BYTES[request.precision]
+    for group in _batches(todo, per_task):
+        for found in _run_tasks(write, group, per_task, runner):
+            minima = {name: min(minima[name], found[name]) for name in minima}
+        done.update(int(t) for t in group)
+        listen(StageProgress("write", len(done), tiling.n_tiles, len(done) * tile_bytes))
+        if time.monotonic() - last_written > _SECONDS_BETWEEN_MANIFESTS:
+            store = store.with_manifest(tiles_done=tuple(sorted(done)), stored_minima=minima)
+            last_written = time.monotonic()
+    return store.with_manifest(
+        tiles_done=tuple(sorted(done)), stored_minima=minima, complete=True
+    )
+
+
+@dataclass(frozen=True)
+class _WriteTiles:
+    """Task: compute and write the tiles of every kernel; returns each kernel's smallest value."""
+
+    store: KernelStore
+    features: Features
+    kernels: tuple[ResolvedKernel, ...]
+
+    def __call__(self, tiles: npt.NDArray[np.int64]) -> dict[str, float]:
+        norms: Norms = self.store.norms()
+        minima: dict[str, float] = dict.fromkeys(self.store.names, np.inf)
+        for t in tiles:
+            tile = _pair_tile(self.features, self.store.tiling, int(t))
+            for name, values in final_tiles(self.kernels, tile, norms):
+                self._write(tile, name, values)
+                minima[name] = min(minima[name], float(values.min()))
+        return minima
+
+    def _write(self, tile: PairTile, name: str, values: Floats) -> None:
+        precision = self.store.manifest.precision
+        stored = encode(values, precision, name)
+        self.store.array(f"kernels/{name}")[tile.rows, tile.cols] = stored
+        if tile.on_diagonal:
+            diagonal = np.diagonal(stored).astype(np.float64) * self.store.reader.scale()
+            self.store.array(f"diagonals/{name}")[tile.rows] = diagonal
+
+
+def _pair_tile(features: Features, tiling: Tiling, t: int) -> PairTile:
+    i, j = tiling.pair(t)
+    return PairTile(features, tiling.rows(i), tiling.rows(j))
+
+
+def _tiles_per_build_task(tiling: Tiling) -> int:
+    # a task reads its features and opens its arrays once: worth a few small tiles, not many large
+    return tiling.tiles_per_task(8)
+
+
+def _batches(tiles: Sequence[int], per_task: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Tiles in a few dozen batches: between batches progress shows and the manifest is kept."""
+    n_tasks = ceil_div(len(tiles), per_task)
+    step = per_task * max(4, ceil_div(n_tasks, _BATCHES))
+    for start in range(0, len(tiles), step):
+        yield np.asarray(tiles[start : start + step], dtype=np.int64)
+
+
+def _run_tasks(
+    task: Callable[[npt.NDArray[np.int64]], Any],
+    tiles: npt.NDArray[np.int64],
+    per_task: int,
+    runner: Runner,
+) -> list[Any]:
+    """One graph: the task on each group of tiles, results in order."""
+
+    def boxed(block: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
+        box = np.empty(1, dtype=object)
+        box[0] = task(block)
+        return box
+
+    index = da.from_array(tiles, chunks=per_task)
+    chunks = ((1,) * index.numblocks[0],)
+    results = index.map_blocks(boxed, dtype=object, chunks=chunks, meta=np.empty(0, object))
+    return list(runner.compute(results))

@@ -1,0 +1,241 @@
+"""Which kernels there are, and how they are named.
+
+A spec is a small frozen value. Its name is its identity: in options, in stores and in results.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from gmkcf_dask.errors import InputError
+
+Normalization = Literal["unit", "degree", "none"]
+Scaling = Literal["minmax", "none"]
+NORMALIZATIONS: tuple[Normalization, ...] = get_args(Normalization)
+SCALINGS: tuple[Scaling, ...] = get_args(Scaling)
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
+
+
+@dataclass(frozen=True)
+class Rbf:
+    """exp(−‖x−y‖² / (2σ²)) with σ = t·D₀, D₀ the mean distance over all n² pairs."""
+
+    t: float
+
+    @property
+    def name(self) -> str:
+        return f"rbf_{self.t:g}"
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """(a + xᵀy)^b"""
+
+    a: float
+    b: int
+
+    @property
+    def name(self) -> str:
+        return f"poly_a{self.a:g}_b{self.b}"
+
+
+@dataclass(frozen=True)
+class Linear:
+    """xᵀy"""
+
+    @property
+    def name(self) -> str:
+        return "linear"
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """xᵀy / (‖x‖‖y‖)"""
+
+    @property
+    def name(self) -> str:
+        return "cosine"
+
+
+@dataclass(frozen=True)
+class FunctionKernel:
+    """Any function of two row blocks, f(X_I, X_J) → (len I, len J); stored by its name only."""
+
+    function: Callable[[Any, Any], npt.ArrayLike] = field(compare=False)
+    name: str
+
+
+@dataclass(frozen=True)
+class Precomputed:
+    """A matrix the user brings. Taken as it is unless normalisation or scaling is asked for here.
+
+    Parameters
+    ----------
+    matrix : array, shape (n_samples, n_samples)
+        Symmetric and finite.
+    name : str
+    normalization : {"none", "unit", "degree"}
+    scaling : {"none", "minmax"}
+    """
+
+    matrix: npt.NDArray[np.floating[Any]] = field(compare=False, repr=False)
+    name: str
+    normalization: Normalization = "none"
+    scaling: Scaling = "none"
+
+
+KernelSpec = Rbf | Polynomial | Linear | Cosine | FunctionKernel | Precomputed
+
+PAPER12: tuple[KernelSpec, ...] = (
+    *(Rbf(t) for t in (0.01, 0.05, 0.1, 1.0, 10.0, 50.0, 100.0)),
+    *(Polynomial(a, b) for a in (0.0, 1.0) for b in (2, 4)),
+    Cosine(),
+)
+KERNEL_SETS: dict[str, tuple[KernelSpec, ...]] = {"paper12": PAPER12}
+
+
+def parse_kernel(name: str) -> KernelSpec:
+    """The spec a name stands for.
+
+    >>> parse_kernel("poly_a1_b4")
+    Polynomial(a=1.0, b=4)
+    """
+    if name == "linear":
+        return Linear()
+    if name == "cosine":
+        return Cosine()
+    if match := re.fullmatch(rf"rbf_{_NUMBER}", name):
+        t = float(match[1])
+        if t > 0:
+            return Rbf(t)
+    if match := re.fullmatch(rf"poly_a{_NUMBER}_b(\d+)", name):
+        degree = int(match[2])
+        if degree >= 1:
+            return Polynomial(float(match[1]), degree)
+    known = [*KERNEL_SETS, *(spec.name for spec in PAPER12), "linear"]
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise InputError(
+        f"unknown kernel {name!r}: {hint}Known are the set paper12, linear, cosine, rbf_T with "
+        "T > 0 (rbf_0.5) and poly_aA_bB with A ≥ 0 and a whole B ≥ 1 (poly_a1_b2)"
+    )
+
+
+def resolve_kernels(kernels: object) -> tuple[KernelSpec, ...]:
+    """Kernel specs from a set's name, a kernel's name, a spec, a callable, or a list of these.
+
+    >>> [spec.name for spec in resolve_kernels("paper12")][:2]
+    ['rbf_0.01', 'rbf_0.05']
+    """
+    specs = tuple(_flatten(kernels))
+    if not specs:
+        raise InputError("no kernel was named: give at least one, or the set paper12")
+    names = [spec.name for spec in specs]
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise InputError(
+                f"kernel name {name!r} must be 1 to 64 of the characters A-Z a-z 0-9 _ . -"
+            )
+        if names.count(name) > 1:
+            raise InputError(f"kernel {name!r} is named twice: name each kernel once")
+    return specs
+
+
+def _flatten(kernels: object) -> Iterable[KernelSpec]:
+    if isinstance(kernels, str):
+        for name in filter(None, (part.strip() for part in kernels.split(","))):
+            yield from KERNEL_SETS.get(name) or (parse_kernel(name),)
+    elif isinstance(kernels, Rbf | Polynomial | Linear | Cosine | FunctionKernel | Precomputed):
+        yield kernels
+    elif callable(kernels):
+        yield FunctionKernel(kernels, getattr(kernels, "__name__", type(kernels).__name__))
+    elif isinstance(kernels, Iterable):
+        for item in kernels:
+            yield from _flatten(item)
+    else:
+        raise InputError(
+            f"kernels must be names, kernel specs, callables or 'precomputed', not {kernels!r}"
+        )
+
+
+def precomputed_specs(matrices: object) -> tuple[Precomputed, ...]:
+    """Specs from an (m, n, n) array or a list of (n, n) matrices, checked.
+
+    Parameters
+    ----------
+    matrices : array of shape (m, n, n) or (n, n), or sequence of (n, n) arrays or `Precomputed`
+    """
+    if isinstance(matrices, np.ndarray) and matrices.ndim == 2:
+        matrices = [matrices]
+    items = list(cast("Sequence[object]", matrices))
+    if not items:
+        raise InputError("no precomputed kernel was given: pass an (m, n, n) array or a list")
+    specs = tuple(
+        item if isinstance(item, Precomputed) else Precomputed(_numeric(item, i), f"kernel_{i}")
+        for i, item in enumerate(items)
+    )
+    n = specs[0].matrix.shape[0]
+    for spec in specs:
+        _check_matrix(spec, n)
+    return specs
+
+
+def _numeric(item: object, i: int) -> npt.NDArray[np.floating[Any]]:
+    try:
+        array = np.asarray(item)
+    except ValueError as error:
+        raise InputError(f"precomputed kernel {i} is ragged, not a matrix: {error}") from error
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"precomputed kernel {i} is not numeric (dtype {array.dtype})")
+    return array if array.dtype.kind == "f" else array.astype(np.float64)
+
+
+def _check_matrix(spec: Precomputed, n: int) -> None:
+    K = spec.matrix
+    if K.ndim != 2 or K.shape[0] != K.shape[1]:
+        raise InputError(
+            f"precomputed kernel {spec.name} has shape {K.shape}: a kernel is square, n×n"
+        )
+    if n == 0:
+        raise InputError("the precomputed kernels are empty: 0 sample(s)")
+    if K.shape[0] != n:
+        raise InputError(
+            f"precomputed kernel {spec.name} is {K.shape[0]}×{K.shape[0]} but the first one is "
+            f"{n}×{n}: all kernels must be of the same samples"
+        )
+    finite = np.isfinite(K).all(axis=1)
+    if not finite.all():
+        row = int(np.argmin(finite))
+        raise InputError(
+            f"precomputed kernel {spec.name} contains NaN or infinity in row {row}: mend that row"
+        )
+    step = max(1, (1 << 22) // n)
+    scale = max(float(np.abs(K[i : i + step]).max()) for i in range(0, n, step))
+    for i in range(0, n, step):
+        gap = np.abs(K[i : i + step] - K[:, i : i + step].T)
+        if float(gap.max()) > 1e-5 * scale:
+            row, col = divmod(int(gap.argmax()), n)
+            raise InputError(
+                f"precomputed kernel {spec.name} is not symmetric: entries ({i + row}, {col}) and "
+                f"({col}, {i + row}) differ by {gap.max():.3g}; use (K + K.T) / 2 if that is meant"
+            )
+    for what, value, allowed in (
+        ("normalization", spec.normalization, NORMALIZATIONS),
+        ("scaling", spec.scaling, SCALINGS),
+    ):
+        check_option(what, value, allowed)
+
+
+def check_option(what: str, value: object, allowed: Sequence[str]) -> None:
+    """Refuse an option value that is not one of the allowed words."""
+    if value not in allowed:
+        raise InputError(f"{what} must be one of {', '.join(allowed)}, not {value!r}")

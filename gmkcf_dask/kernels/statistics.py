@@ -1,0 +1,231 @@
+"""Global statistics of kernels, gathered tile by tile: mean distance, ranges, row sums.
+
+`unit` and `none` need one sweep (distances and ranges together). `degree` needs three: distances,
+then row sums, then ranges. What a sweep gathers per tile is a small value that merges by `+`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from gmkcf_dask.corpus.model import Floats
+from gmkcf_dask.errors import InputError
+from gmkcf_dask.kernels.features import Features, PairTile
+from gmkcf_dask.kernels.specs import FunctionKernel, KernelSpec, Precomputed, Rbf
+from gmkcf_dask.kernels.tiles import (
+    Norms,
+    ResolvedKernel,
+    normalized_values,
+    raw_values,
+    with_distances,
+)
+from gmkcf_dask.plan import Tiling
+
+Kernels = tuple[ResolvedKernel, ...]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What one or more tiles say about the whole.
+
+    Attributes
+    ----------
+    distance_sum : float
+        Σ‖x−y‖ over ordered pairs.
+    d2_max : float
+    minima, maxima : ndarray, shape (m,)
+    row_sums : ndarray, shape (m, n) or (0, 0)
+    """
+
+    distance_sum: float
+    d2_max: float
+    minima: Floats
+    maxima: Floats
+    row_sums: Floats
+
+    def __add__(self, other: Gathered) -> Gathered:
+        return Gathered(
+            self.distance_sum + other.distance_sum,
+            max(self.d2_max, other.d2_max),
+            np.minimum(self.minima, other.minima),
+            np.maximum(self.maxima, other.maxima),
+            self.row_sums + other.row_sums,
+        )
+
+
+class Sweep(Protocol):
+    """Runs one gathering function over all tiles and merges what comes back, in tile order."""
+
+    def __call__(self, gather: Callable[[PairTile], Gathered], what: str) -> Gathered: ...
+
+
+@dataclass(frozen=True)
+class GatherDistancesAndRanges:
+    """Distances where an RBF needs them, ranges where they need no distance statistics."""
+
+    kernels: Kernels
+    norms: Norms
+    distances: bool
+
+    def __call__(self, tile: PairTile) -> Gathered:
+        total, d2_max = 0.0, 0.0
+        if self.distances:
+            d2 = tile.squared_distances
+            total = float(np.sqrt(d2).sum()) * (1 if tile.on_diagonal else 2)
+            d2_max = float(d2.max())
+        minima = np.full(len(self.kernels), np.inf)
+        maxima = np.full(len(self.kernels), -np.inf)
+        for i, kernel in enumerate(self.kernels):
+            if _range_known_later(kernel) or kernel.scaling == "none":
+                continue
+            minima[i], maxima[i] = _range(kernel, tile, self.norms)
+        return Gathered(total, d2_max, minima, maxima, np.empty((0, 0)))
+
+
+@dataclass(frozen=True)
+class GatherRowSums:
+    """Row sums of the raw kernels that are normalised by degree."""
+
+    kernels: Kernels
+
+    def __call__(self, tile: PairTile) -> Gathered:
+        m, n = len(self.kernels), tile.features.n_samples
+        sums = np.zeros((m, n))
+        for i, kernel in enumerate(self.kernels):
+            if kernel.normalization != "degree":
+                continue
+            values = raw_values(kernel, tile)
+            sums[i, tile.rows] += values.sum(axis=1)
+            if not tile.on_diagonal:
+                sums[i, tile.cols] += values.sum(axis=0)
+        return Gathered(0.0, 0.0, np.full(m, np.inf), np.full(m, -np.inf), sums)
+
+
+@dataclass(frozen=True)
+class GatherDegreeRanges:
+    """Ranges of the kernels whose normalisation had to be known first."""
+
+    kernels: Kernels
+    norms: Norms
+
+    def __call__(self, tile: PairTile) -> Gathered:
+        minima = np.full(len(self.kernels), np.inf)
+        maxima = np.full(len(self.kernels), -np.inf)
+        for i, kernel in enumerate(self.kernels):
+            if kernel.normalization == "degree" and kernel.scaling != "none":
+                minima[i], maxima[i] = _range(kernel, tile, self.norms)
+        return Gathered(0.0, 0.0, minima, maxima, np.empty((0, 0)))
+
+
+def resolve(
+    kernels: Kernels, features: Features, tiling: Tiling, sweep: Sweep
+) -> tuple[Kernels, dict[str, Floats]]:
+    """Run the sweeps the options call for.
+
+    Returns
+    -------
+    kernels : tuple of ResolvedKernel
+        With widths and ranges filled in.
+    norms : dict of ndarray, shape (n,)
+        For the kernels with `needs_norms`.
+    """
+    norms = _unit_norms(kernels, features, tiling)
+    by_degree = any(kernel.normalization == "degree" for kernel in kernels)
+    distances = any(isinstance(kernel.spec, Rbf) for kernel in kernels)
+    ranges = any(k.scaling != "none" and not _range_known_later(k) for k in kernels)
+    if distances or ranges:
+        found = sweep(GatherDistancesAndRanges(kernels, norms, distances), "statistics")
+        mean_distance = found.distance_sum / features.n_samples**2
+        if not np.isfinite(mean_distance):
+            raise InputError("the features are too large: squared distances overflow, scale them")
+        kernels = tuple(
+            with_distances(_with_range(kernel, found, i), mean_distance, found.d2_max)
+            for i, kernel in enumerate(kernels)
+        )
+    if by_degree:
+        sums = sweep(GatherRowSums(kernels), "row sums").row_sums
+        norms |= _checked_row_sums(kernels, sums)
+        if any(k.normalization == "degree" and k.scaling != "none" for k in kernels):
+            found = sweep(GatherDegreeRanges(kernels, norms), "ranges")
+            kernels = tuple(_with_range(kernel, found, i) for i, kernel in enumerate(kernels))
+    return tuple(_range_or_constant(kernel) for kernel in kernels), norms
+
+
+def run_here(
+    gather: Callable[[PairTile], Gathered], features: Features, tiling: Tiling, tiles: Iterable[int]
+) -> Gathered:
+    """Gather over the given tiles, one after the other, in this process."""
+    total: Gathered | None = None
+    for t in tiles:
+        i, j = tiling.pair(t)
+        found = gather(PairTile(features, tiling.rows(i), tiling.rows(j)))
+        total = found if total is None else total + found
+    assert total is not None
+    return total
+
+
+def _range_known_later(kernel: ResolvedKernel) -> bool:
+    return kernel.range_follows_from_distance or kernel.normalization == "degree"
+
+
+def _range(kernel: ResolvedKernel, tile: PairTile, norms: Norms) -> tuple[float, float]:
+    values, valid_rows, valid_cols = normalized_values(kernel, tile, norms)
+    if not (valid_rows.all() and valid_cols.all()):
+        values = values[np.ix_(valid_rows, valid_cols)]
+    if values.size == 0:
+        return np.inf, -np.inf
+    return float(values.min()), float(values.max())
+
+
+def _with_range(kernel: ResolvedKernel, found: Gathered, i: int) -> ResolvedKernel:
+    low, high = float(found.minima[i]), float(found.maxima[i])
+    return kernel if high < low else replace(kernel, minimum=low, maximum=high)
+
+
+def _range_or_constant(kernel: ResolvedKernel) -> ResolvedKernel:
+    """Where no sample has a direction there is nothing to scale: treated as a constant kernel."""
+    if kernel.scaling == "none" or kernel.minimum is not None:
+        return kernel
+    return replace(kernel, minimum=0.0, maximum=0.0)
+
+
+def _unit_norms(kernels: Kernels, features: Features, tiling: Tiling) -> dict[str, Floats]:
+    """k(x,x) of kernels whose diagonal is only to be had by asking: n values, no sweep."""
+    norms: dict[str, Floats] = {}
+    for kernel in kernels:
+        if not (kernel.normalization == "unit" and kernel.needs_norms):
+            continue
+        diagonal = np.empty(features.n_samples)
+        for i in range(tiling.n_blocks):
+            where = tiling.rows(i)
+            diagonal[where] = np.diagonal(_diagonal_block(kernel, features, where))
+        _refuse_negative(diagonal, kernel.spec, "k(x,x)")
+        norms[kernel.name] = diagonal
+    return norms
+
+
+def _diagonal_block(kernel: ResolvedKernel, features: Features, where: slice) -> Floats:
+    assert isinstance(kernel.spec, FunctionKernel | Precomputed)
+    return raw_values(kernel, PairTile(features, where, where))
+
+
+def _checked_row_sums(kernels: Kernels, sums: Floats) -> dict[str, Floats]:
+    norms = {}
+    for kernel, row_sums in zip(kernels, sums, strict=True):
+        if kernel.normalization == "degree":
+            _refuse_negative(row_sums, kernel.spec, "row sum")
+            norms[kernel.name] = row_sums
+    return norms
+
+
+def _refuse_negative(values: Floats, spec: KernelSpec, what: str) -> None:
+    if values.min() < 0:
+        row = int(values.argmin())
+        raise InputError(
+            f"kernel {spec.name} cannot be normalised: its {what} is {values[row]:.3g} at sample "
+            f"{row}; use normalization none for it"
+        )

@@ -1,0 +1,248 @@
+"""From one pair of row blocks to the tile of every kernel: plain NumPy, no store, no graph.
+
+Order of things for each kernel: the formula, the normalisation, the scaling to [0, 1], the rule for
+samples without a direction (k(x,x) = 0), exact symmetry. All in float64; see docs/algorithm.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gmkcf_dask.corpus.model import Floats
+from gmkcf_dask.errors import InputError
+from gmkcf_dask.kernels.features import PairTile
+from gmkcf_dask.kernels.specs import (
+    Cosine,
+    FunctionKernel,
+    KernelSpec,
+    Linear,
+    Normalization,
+    Polynomial,
+    Precomputed,
+    Rbf,
+    Scaling,
+)
+from gmkcf_dask.plan import Precision
+
+Bools = npt.NDArray[np.bool_]
+Norms = Mapping[str, Floats]
+"""By kernel name, the vector (n,) that normalisation divides by: k(x,x) or row sums."""
+
+COMPACT_MAX = 65534
+"""Largest uint16 code that is data; 65535 marks what was never written."""
+
+
+@dataclass(frozen=True)
+class ResolvedKernel:
+    """A spec with the options in force for it and the global statistics found for it.
+
+    Attributes
+    ----------
+    sigma : float or None
+        Width of an RBF; 0 when all samples are equal.
+    d2_max : float or None
+        Largest squared distance, from which an RBF's minimum follows.
+    minimum, maximum : float or None
+        Of the normalised kernel, over the samples that have a direction.
+    """
+
+    spec: KernelSpec
+    normalization: Normalization
+    scaling: Scaling
+    sigma: float | None = None
+    d2_max: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def needs_norms(self) -> bool:
+        """Whether normalisation wants a vector that cannot be had from the row blocks alone."""
+        if self.normalization == "degree":
+            return True
+        return self.normalization == "unit" and isinstance(self.spec, FunctionKernel | Precomputed)
+
+    @property
+    def range_follows_from_distance(self) -> bool:
+        """An RBF that is not degree-normalised lies in [exp(−d²max/2σ²), 1]: no sweep needed."""
+        return isinstance(self.spec, Rbf) and self.normalization != "degree"
+
+
+def resolve_options(
+    spec: KernelSpec, normalization: Normalization, scaling: Scaling
+) -> ResolvedKernel:
+    """A kernel with its options, statistics still unknown."""
+    if isinstance(spec, Precomputed):
+        normalization, scaling = spec.normalization, spec.scaling
+    return ResolvedKernel(spec, normalization, scaling)
+
+
+def with_distances(kernel: ResolvedKernel, mean_distance: float, d2_max: float) -> ResolvedKernel:
+    """Fill in what an RBF takes from the distances."""
+    if not isinstance(kernel.spec, Rbf):
+        return kernel
+    kernel = replace(kernel, sigma=kernel.spec.t * mean_distance, d2_max=d2_max)
+    if kernel.range_follows_from_distance:
+        smallest = float(np.exp(_rbf_exponent(kernel, np.float64(d2_max))))
+        kernel = replace(kernel, minimum=smallest, maximum=1.0)
+    return kernel
+
+
+def raw_values(kernel: ResolvedKernel, tile: PairTile) -> Floats:
+    """The kernel's formula, before normalisation, shape (len I, len J)."""
+    spec = kernel.spec
+    if isinstance(spec, Rbf):
+        return np.asarray(np.exp(_rbf_exponent(kernel, tile.squared_distances)))
+    if isinstance(spec, Polynomial):
+        return np.asarray((spec.a + tile.gram) ** spec.b)
+    if isinstance(spec, Linear):
+        return tile.gram.copy()
+    if isinstance(spec, Cosine):
+        return _divide_by_roots(tile.gram.copy(), tile.sq_rows, tile.sq_cols)
+    if isinstance(spec, Precomputed):
+        block = spec.matrix[tile.rows, tile.cols].astype(np.float64)
+        mirror = spec.matrix[tile.cols, tile.rows].T
+        return np.asarray((block + mirror) / 2)
+    return _call(spec, tile)
+
+
+def normalized_values(
+    kernel: ResolvedKernel, tile: PairTile, norms: Norms
+) -> tuple[Floats, Bools, Bools]:
+    """The kernel after normalisation, and which row and column samples have a direction.
+
+    Returns
+    -------
+    values : ndarray, shape (len I, len J)
+    valid_rows, valid_cols : ndarray of bool
+        False where k(x,x) (unit) or the row sum (degree) is 0.
+    """
+    spec, by = kernel.spec, kernel.normalization
+    if by == "unit" and isinstance(spec, Polynomial):
+        # dividing before the power keeps a⁴ of large numbers away from overflow
+        base_rows, base_cols = spec.a + tile.sq_rows, spec.a + tile.sq_cols
+        values = _divide_by_roots(spec.a + tile.gram, base_rows, base_cols) ** spec.b
+        return values, base_rows > 0, base_cols > 0
+    if by == "unit" and isinstance(spec, Linear):
+        values = _divide_by_roots(tile.gram.copy(), tile.sq_rows, tile.sq_cols)
+        return values, tile.sq_rows > 0, tile.sq_cols > 0
+    values = raw_values(kernel, tile)
+    if kernel.needs_norms:
+        norm = norms[kernel.name]
+        norm_rows, norm_cols = norm[tile.rows], norm[tile.cols]
+        values = _divide_by_roots(values, norm_rows, norm_cols)
+        return values, norm_rows > 0, norm_cols > 0
+    if isinstance(spec, Cosine):
+        return values, tile.sq_rows > 0, tile.sq_cols > 0
+    return values, np.ones(tile.shape[0], bool), np.ones(tile.shape[1], bool)
+
+
+def final_values(kernel: ResolvedKernel, tile: PairTile, norms: Norms) -> Floats:
+    """The kernel as methods see it, float64, shape (len I, len J)."""
+    if kernel.scaling == "minmax" and kernel.range_follows_from_distance:
+        values = _scaled_rbf(kernel, tile)
+        valid_rows, valid_cols = np.ones(tile.shape[0], bool), np.ones(tile.shape[1], bool)
+    else:
+        values, valid_rows, valid_cols = normalized_values(kernel, tile, norms)
+        if kernel.scaling == "minmax":
+            values = _min_max(values, kernel)
+    values[~valid_rows] = 0.0
+    values[:, ~valid_cols] = 0.0
+    if tile.on_diagonal:
+        values = (values + values.T) / 2
+        values[~valid_rows, ~valid_rows] = 1.0
+    if not np.isfinite(values).all():
+        row = tile.rows.start + int(np.argmin(np.isfinite(values).all(axis=1)))
+        raise InputError(
+            f"kernel {kernel.name} is not finite at sample {row}: scale the features down or use "
+            "normalization unit"
+        )
+    return values
+
+
+def final_tiles(
+    kernels: tuple[ResolvedKernel, ...], tile: PairTile, norms: Norms
+) -> Iterator[tuple[str, Floats]]:
+    """(name, tile) of every kernel from one pair of row blocks, one at a time."""
+    for kernel in kernels:
+        yield kernel.name, final_values(kernel, tile, norms)
+
+
+def encode(values: Floats, precision: Precision, name: str) -> npt.NDArray[Any]:
+    """Float64 values as they are stored."""
+    if precision == "compact":
+        low, high = float(values.min()), float(values.max())
+        if low < 0.0 or high > 1.0:
+            raise InputError(
+                f"kernel {name} has values from {low:.3g} to {high:.3g} but precision compact "
+                "holds only [0, 1]: use scaling minmax or precision float32"
+            )
+        return np.rint(values * COMPACT_MAX).astype(np.uint16)
+    with np.errstate(over="ignore"):
+        stored = values.astype(precision)
+    if not np.isfinite(stored).all():
+        raise InputError(
+            f"kernel {name} overflows {precision}: scale the features down, use normalization "
+            "unit, or precision float64"
+        )
+    return stored
+
+
+def _scaled_rbf(kernel: ResolvedKernel, tile: PairTile) -> Floats:
+    """(exp(−a·d²) − min)/(1 − min) without cancellation, however wide the kernel."""
+    assert kernel.d2_max is not None
+    span = -np.expm1(_rbf_exponent(kernel, np.float64(kernel.d2_max)))
+    if span == 0.0:
+        return np.ones(tile.shape)
+    values = np.expm1(_rbf_exponent(kernel, tile.squared_distances))
+    values += span
+    values /= span
+    return np.asarray(np.clip(values, 0.0, 1.0, out=values))
+
+
+def _min_max(values: Floats, kernel: ResolvedKernel) -> Floats:
+    assert kernel.minimum is not None
+    assert kernel.maximum is not None
+    span = kernel.maximum - kernel.minimum
+    if span <= 0.0:
+        return np.ones_like(values)  # a constant kernel
+    values -= kernel.minimum
+    values /= span
+    return np.asarray(np.clip(values, 0.0, 1.0, out=values))
+
+
+def _rbf_exponent(kernel: ResolvedKernel, d2: Any) -> Any:
+    assert kernel.sigma is not None
+    if kernel.sigma == 0.0:
+        return np.zeros_like(d2)  # all samples equal: every RBF is all ones
+    return d2 / (-2.0 * kernel.sigma**2)
+
+
+def _divide_by_roots(values: Floats, norm_rows: Floats, norm_cols: Floats) -> Floats:
+    """values_ij / sqrt(r_i c_j) in place; 0 where a norm is 0."""
+    values *= _inverse_roots(norm_rows)[:, None]
+    values *= _inverse_roots(norm_cols)[None, :]
+    return values
+
+
+def _inverse_roots(norm: Floats) -> Floats:
+    roots = np.sqrt(np.maximum(norm, 0.0))
+    return np.divide(1.0, roots, out=np.zeros_like(roots), where=roots > 0.0)
+
+
+def _call(spec: FunctionKernel, tile: PairTile) -> Floats:
+    values = np.array(spec.function(tile.X_rows, tile.X_cols), dtype=np.float64)
+    if values.shape != tile.shape:
+        raise InputError(
+            f"kernel function {spec.name} returned shape {values.shape} for blocks of "
+            f"{tile.shape[0]} and {tile.shape[1]} samples: it must return one value per pair"
+        )
+    return values

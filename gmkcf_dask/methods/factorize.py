@@ -1,0 +1,199 @@
+"""What GMKCF and KCF share: the alternation on one fused kernel, restarts, and the finish."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.exceptions import ConvergenceWarning
+
+from gmkcf_dask.engine.operators import FusedKernel
+from gmkcf_dask.errors import InputError, NumericsWarning
+from gmkcf_dask.methods import updates
+from gmkcf_dask.methods.init import Start
+
+Floats = npt.NDArray[np.float64]
+
+EXACT_FIT = 1e-12
+"""Below this fraction of the trace the samples are reproduced exactly: nothing is left to do."""
+
+
+@dataclass(frozen=True)
+class SolverOptions:
+    """How to iterate. The defaults are the paper's Algorithm 1.
+
+    Parameters
+    ----------
+    n_clusters : int
+    inner_iter : int
+        (U, V) iterations per weight step.
+    v_steps : int
+        V steps per U step; they cost no pass over the kernels.
+    max_iter : int
+        Outer iterations at most.
+    tol : float
+        Stop when (J_old − J_new) / J_new is at most this.
+    polish : bool
+        Solve V exactly at the end.
+    """
+
+    n_clusters: int
+    inner_iter: int = 1
+    v_steps: int = 1
+    max_iter: int = 500
+    tol: float = 1e-5
+    polish: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("n_clusters", "inner_iter", "v_steps", "max_iter"):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+                raise InputError(f"{name} must be a whole number of at least 1, not {value!r}")
+        if not self.tol >= 0:
+            raise InputError(f"tol must be 0 or more, not {self.tol!r}")
+
+    def check_samples(self, n: int) -> None:
+        """Refuse more clusters than samples."""
+        if n < self.n_clusters:
+            raise InputError(
+                f"n_samples={n} should be >= n_clusters={self.n_clusters}: ask for fewer clusters"
+            )
+
+
+@dataclass(frozen=True)
+class Factorization:
+    """Where one run ended.
+
+    Attributes
+    ----------
+    U, V : ndarray, shape (n, k)
+    w : ndarray, shape (m,)
+        Kernel weights.
+    history : tuple of float
+        J of the start, then after every iteration.
+    converged : bool
+    """
+
+    U: Floats
+    V: Floats
+    w: Floats
+    history: tuple[float, ...]
+    converged: bool
+
+    @property
+    def n_iter(self) -> int:
+        return len(self.history) - 1
+
+    @property
+    def objective(self) -> float:
+        return self.history[-1]
+
+
+@dataclass(frozen=True)
+class Products:
+    """K_w Z, and K_w⁺ Z where signs are mixed. Shapes (n, c)."""
+
+    full: Floats
+    positive: Floats | None
+
+    def columns(self, where: slice) -> Products:
+        positive = None if self.positive is None else self.positive[:, where]
+        return Products(self.full[:, where], positive)
+
+
+def multiply(fused: FusedKernel, Z: Floats) -> Products:
+    """The products a step needs, in one sweep over the fused kernel."""
+    if fused.nonnegative:
+        return Products(fused.matmul(Z), None)
+    return Products(*fused.split_matmul(Z))
+
+
+def first_products(fused: FusedKernel, U: Floats, V: Floats) -> tuple[Products, Products]:
+    """K_wU and K_wV together: with a new fused kernel this is its one sweep over all kernels."""
+    both = multiply(fused, np.hstack([U, V]))
+    k = U.shape[1]
+    return both.columns(slice(0, k)), both.columns(slice(k, 2 * k))
+
+
+def symmetric_product(U: Floats, KU: Floats) -> Floats:
+    """UᵀK_wU, symmetric to the last bit, shape (k, k)."""
+    UtKU = U.T @ KU
+    return np.asarray((UtKU + UtKU.T) / 2)
+
+
+def step_U(U: Floats, V: Floats, KU: Products, KV: Products) -> Floats:
+    """One U step."""
+    VtV = V.T @ V
+    if KU.positive is None:
+        return updates.update_U(U, KU.full, KV.full, VtV)
+    return updates.update_U_mixed(U, KU.full, KU.positive, KV.full, VtV)
+
+
+def step_V(V: Floats, U: Floats, KU: Products, v_steps: int) -> Floats:
+    """V steps for fixed U: all from the same K_wU."""
+    UtKU = symmetric_product(U, KU.full)
+    for _ in range(v_steps):
+        if KU.positive is None:
+            V = updates.update_V(V, KU.full, UtKU)
+        else:
+            V = updates.update_V_mixed(V, U, KU.full, KU.positive)
+    return V
+
+
+def alternate(
+    fused: FusedKernel, start: Start, KU: Products, KV: Products, options: SolverOptions
+) -> tuple[Floats, Floats, Products]:
+    """`inner_iter` rounds of U and V on a fixed K_w; K_wU passes from each round to the next.
+
+    Returns U, V and K_wU of that U.
+    """
+    U, V = start
+    for round_ in range(options.inner_iter):
+        if round_:
+            KV = multiply(fused, V)
+        U = step_U(U, V, KU, KV)
+        KU = multiply(fused, U)
+        V = step_V(V, U, KU, options.v_steps)
+    return U, V, KU
+
+
+def should_stop(J_old: float, J_new: float, trace: float, tol: float) -> bool:
+    """The paper's rule, or nothing left to explain."""
+    return J_new <= EXACT_FIT * trace or (J_old - J_new) / J_new <= tol
+
+
+def warn_if_risen(J_old: float, J_new: float, rounding: float) -> None:
+    """A rise beyond rounding cannot happen with kernels that are what they claim to be."""
+    if J_new - J_old > rounding * abs(J_old):
+        warnings.warn(
+            f"the objective rose from {J_old:.8g} to {J_new:.8g}: a kernel is far from positive "
+            "semi-definite; the run stops here",
+            NumericsWarning,
+            stacklevel=3,
+        )
+
+
+def warn_not_converged(options: SolverOptions, change: float) -> None:
+    """Say how far a run was from its tolerance when its iterations ran out."""
+    warnings.warn(
+        f"stopped after max_iter={options.max_iter} iterations with a relative change of "
+        f"{change:.2e} per iteration, above tol={options.tol:g}: raise max_iter or tol",
+        ConvergenceWarning,
+        stacklevel=3,
+    )
+
+
+def finish(fused: FusedKernel, run: Factorization, *, polish: bool) -> tuple[Floats, Floats]:
+    """Exact V if wanted, then columns scaled so that diag(UᵀK_wU) = 1. One sweep.
+
+    K-means sees V, so the scale of its columns matters; J does not change with it.
+    """
+    KU = fused.matmul(run.U)
+    UtKU = symmetric_product(run.U, KU)
+    V = updates.solve_V(KU, UtKU) if polish else run.V
+    if V is None:
+        V = run.V  # no unique best: keep the iterate
+    s = updates.column_scale(UtKU)
+    return run.U / s, V * s

@@ -1,0 +1,108 @@
+"""GMKCF: concept factorization with learned kernel weights (Li, Du, Ren 2019).
+
+minimise Σ w_i² e_i(U, V) with U, V, w ≥ 0 and Σ w_i = 1. See docs/algorithm.md.
+
+Cost of one iteration with inner_iter=1: two sweeps over the m kernels (fuse, errors) and two over
+the fused one, the first of which comes with fusing; three graphs.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+from gmkcf_dask.engine.operators import KernelStack
+from gmkcf_dask.errors import NotPositiveError, NumericsWarning
+from gmkcf_dask.events import IterationDone, Listener, ignore
+from gmkcf_dask.methods import updates
+from gmkcf_dask.methods.factorize import (
+    Factorization,
+    Floats,
+    SolverOptions,
+    alternate,
+    first_products,
+    should_stop,
+    symmetric_product,
+    warn_if_risen,
+    warn_not_converged,
+)
+from gmkcf_dask.methods.init import Start
+
+_NEGATIVE = 1e-6
+"""Fraction of the trace below zero at which J is negative beyond rounding."""
+
+
+def gmkcf(
+    stack: KernelStack,
+    start: Start,
+    options: SolverOptions,
+    listen: Listener = ignore,
+    restart: tuple[int, int] = (0, 1),
+) -> Factorization:
+    """One run from one start, factors not yet scaled.
+
+    Parameters
+    ----------
+    stack : KernelStack
+    start : (U0, V0), each of shape (n, k)
+    options : SolverOptions
+    listen : callable
+        Gets an `IterationDone` after every iteration.
+    restart : (number, total)
+        Which of several runs this is, for the events.
+    """
+    m = len(stack.names)
+    floor = stack.error_floor * stack.traces
+    U, V = start
+    w = np.full(m, 1.0 / m)
+    history: list[float] = []
+    floored: set[str] = set()
+    converged, change = False, np.inf
+    for iteration in range(1, options.max_iter + 1):
+        fused = stack.fuse(w**2)
+        KU, KV = first_products(fused, U, V)
+        if not history:
+            UtKU = symmetric_product(U, KU.full)
+            history.append(updates.objective(fused.trace, V, KU.full, UtKU))
+        U, V, _ = alternate(fused, (U, V), KU, KV, options)
+        fused.release()
+
+        e = stack.errors(U, V)
+        _refuse_negative(stack, w, e)
+        floored.update(np.array(stack.names)[e < floor])
+        e = np.maximum(e, floor)
+        w = updates.weights_from_errors(e)
+        J_old, J = history[-1], float(w**2 @ e)
+        history.append(J)
+        change = (J_old - J) / J if J > 0 else 0.0
+        listen(
+            IterationDone(
+                *restart, iteration, options.max_iter, J, change, options.tol, tuple(map(float, w))
+            )
+        )
+        warn_if_risen(J_old, J, rounding=100 * stack.error_floor)
+        if should_stop(J_old, J, float(w**2 @ stack.traces), options.tol):
+            converged = True
+            break
+    if not converged:
+        warn_not_converged(options, change)
+    if floored:
+        warnings.warn(
+            f"the reconstruction error of {', '.join(sorted(floored))} fell to its floor of "
+            f"{stack.error_floor:g} times the trace: these kernels are reproduced exactly, or are "
+            "not positive semi-definite, and draw the weight to themselves",
+            NumericsWarning,
+            stacklevel=2,
+        )
+    return Factorization(U, V, w, tuple(history), converged)
+
+
+def _refuse_negative(stack: KernelStack, w: Floats, e: Floats) -> None:
+    J, trace = float(w**2 @ e), float(w**2 @ stack.traces)
+    if not stack.nonnegative and -_NEGATIVE * abs(trace) > J:
+        raise NotPositiveError(
+            f"the objective fell to {J:.4g}, below zero: a kernel with mixed signs is not positive "
+            "semi-definite, so there is no best factorization; mend the kernels, or scale them to "
+            "[0, 1] with scaling minmax"
+        )

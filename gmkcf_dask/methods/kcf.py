@@ -1,0 +1,85 @@
+"""KCF: concept factorization with one kernel, or with an equal-weight mean of several.
+
+Cost of one iteration: two sweeps over the one kernel (K V, K U); J needs none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gmkcf_dask.engine.operators import FusedKernel
+from gmkcf_dask.errors import NotPositiveError
+from gmkcf_dask.events import IterationDone, Listener, ignore
+from gmkcf_dask.methods import updates
+from gmkcf_dask.methods.factorize import (
+    Factorization,
+    Floats,
+    SolverOptions,
+    alternate,
+    first_products,
+    multiply,
+    should_stop,
+    symmetric_product,
+    warn_if_risen,
+    warn_not_converged,
+)
+from gmkcf_dask.methods.init import Start
+
+
+def kcf(
+    kernel: FusedKernel,
+    start: Start,
+    options: SolverOptions,
+    weights: Floats,
+    rounding: float,
+    listen: Listener = ignore,
+    restart: tuple[int, int] = (0, 1),
+) -> Factorization:
+    """One run from one start, factors not yet scaled.
+
+    Parameters
+    ----------
+    kernel : FusedKernel
+    start : (U0, V0), each of shape (n, k)
+    options : SolverOptions
+    weights : ndarray, shape (m,)
+        The fixed weights the kernel was made with; reported, not changed.
+    rounding : float
+        Relative rounding of J to be expected of this kernel.
+    """
+    U, V = start
+    KU, KV = first_products(kernel, U, V)
+    history = [updates.objective(kernel.trace, V, KU.full, symmetric_product(U, KU.full))]
+    converged, change = False, np.inf
+    for iteration in range(1, options.max_iter + 1):
+        if iteration > 1:
+            KV = multiply(kernel, V)
+        U, V, KU = alternate(kernel, (U, V), KU, KV, options)
+        J_old = history[-1]
+        J = updates.objective(kernel.trace, V, KU.full, symmetric_product(U, KU.full))
+        if not kernel.nonnegative and -1e-6 * abs(kernel.trace) > J:
+            raise NotPositiveError(
+                f"the objective fell to {J:.4g}, below zero: a kernel with mixed signs is not "
+                "positive semi-definite; mend it, or scale it to [0, 1] with scaling minmax"
+            )
+        J = max(J, rounding * kernel.trace)
+        history.append(J)
+        change = (J_old - J) / J if J > 0 else 0.0
+        listen(
+            IterationDone(
+                *restart,
+                iteration,
+                options.max_iter,
+                J,
+                change,
+                options.tol,
+                tuple(map(float, weights)),
+            )
+        )
+        warn_if_risen(J_old, J, rounding=100 * rounding)
+        if should_stop(J_old, J, kernel.trace, options.tol):
+            converged = True
+            break
+    if not converged:
+        warn_not_converged(options, change)
+    return Factorization(U, V, weights, tuple(history), converged)

@@ -1,0 +1,97 @@
+"""The formulas, one function each: n×k and k×k matrices in, new ones out, nothing changed in place.
+
+Numbers in brackets are the equations of docs/algorithm.md. Names: KU = K_w U, KV = K_w V,
+UtKU = Uᵀ K_w U, VtV = Vᵀ V.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import cholesky, solve_triangular
+from scipy.optimize import nnls
+
+Floats = npt.NDArray[np.float64]
+
+DENOMINATOR_FLOOR = 1e-300
+
+
+def update_U(U: Floats, KU: Floats, KV: Floats, VtV: Floats) -> Floats:
+    """[2] U ∘ K_wV ⊘ (K_wU·VᵀV), for K_w ≥ 0."""
+    return _ratio(U * KV, KU @ VtV)
+
+
+def update_V(V: Floats, KU: Floats, UtKU: Floats) -> Floats:
+    """[3] V ∘ K_wU ⊘ (V·UᵀK_wU), for K_w ≥ 0."""
+    return _ratio(V * KU, V @ UtKU)
+
+
+def update_U_mixed(U: Floats, KU: Floats, KposU: Floats, KV: Floats, VtV: Floats) -> Floats:
+    """[6] The U step for K_w of mixed signs, K⁻U = K⁺U − K_wU."""
+    KnegU = np.maximum(KposU - KU, 0.0)
+    return U * _signed_factor(KV, KposU @ VtV, KnegU @ VtV)
+
+
+def update_V_mixed(V: Floats, U: Floats, KU: Floats, KposU: Floats) -> Floats:
+    """[7] The V step for K_w of mixed signs."""
+    KnegU = np.maximum(KposU - KU, 0.0)
+    return V * _signed_factor(KU, V @ (U.T @ KposU), V @ (U.T @ KnegU))
+
+
+def objective(trace: float, V: Floats, KU: Floats, UtKU: Floats) -> float:
+    """[1] tr K_w − 2 tr(VᵀK_wU) + tr(UᵀK_wU VᵀV), from products at hand."""
+    return float(trace - 2.0 * np.sum(V * KU) + np.sum(UtKU * (V.T @ V)))
+
+
+def weights_from_errors(e: Floats) -> Floats:
+    """[4] w_i = (1/e_i) / Σ_j (1/e_j)."""
+    inverse = e.min() / e  # the common factor cancels, and nothing overflows
+    return np.asarray(inverse / inverse.sum())
+
+
+def column_scale(UtKU: Floats) -> Floats:
+    """s with diag(UᵀK_wU) = s²; 1 for a concept that is empty. Shape (k,)."""
+    s = np.sqrt(np.maximum(np.diagonal(UtKU), 0.0))
+    return np.where(s > 0.0, s, 1.0)
+
+
+def solve_V(KU: Floats, UtKU: Floats) -> Floats | None:
+    """[5] Each row v ≥ 0 of V exactly: min vᵀ(UᵀK_wU)v − 2 vᵀ(K_wU)_row.
+
+    Parameters
+    ----------
+    KU : ndarray, shape (n, k)
+    UtKU : ndarray, shape (k, k)
+
+    Returns
+    -------
+    ndarray of shape (n, k), or None where UᵀK_wU is not positive definite: with two equal concepts
+    or an empty one the rows have no unique best.
+    """
+    s = column_scale(UtKU)
+    scaled = UtKU / np.outer(s, s)
+    try:
+        R = cholesky(scaled, lower=False)
+    except np.linalg.LinAlgError:
+        return None
+    diagonal = np.abs(np.diagonal(R))
+    if diagonal.min() < 1e-6 * diagonal.max():
+        return None
+    targets = solve_triangular(R, (KU / s).T, trans="T").T
+    return np.array([nnls(R, target)[0] for target in targets]) / s
+
+
+def _ratio(numerator: Floats, denominator: Floats) -> Floats:
+    return np.asarray(numerator / np.maximum(denominator, DENOMINATOR_FLOOR))
+
+
+def _signed_factor(B: Floats, P: Floats, N: Floats) -> Floats:
+    """(B + R)/(2P) with R = sqrt(B² + 4PN), in the form that never subtracts equal numbers.
+
+    Where B < 0 that is 2N/(R − B), the same number; the first form is 0/0 in rows of K_w without a
+    positive entry, and the objective would rise.
+    """
+    R = np.sqrt(B * B + 4.0 * P * N)
+    up = B >= 0.0
+    numerator = np.where(up, B + R, 2.0 * N)
+    return _ratio(numerator, np.where(up, 2.0 * P, R - B))

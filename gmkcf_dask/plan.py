@@ -1,0 +1,330 @@
+"""What a job will cost, in whole numbers, before any of it runs.
+
+Nothing here touches data or imports anything but the standard library. The model is deliberately
+simple, every term has a name, and `tests/test_plan.py` spells the sums out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from gmkcf_dask.errors import InputError, PlanRefused
+
+Precision = Literal["float32", "float64", "compact"]
+Residency = Literal["memory", "scratch", "recompute"]
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+STORED_BYTES: dict[Precision, int] = {"float32": 4, "float64": 8, "compact": 2}
+"""Bytes of one stored kernel entry."""
+COMPUTED_BYTES: dict[Precision, int] = {"float32": 4, "float64": 8, "compact": 4}
+"""Bytes of one entry inside a product: compact tiles are widened to float32."""
+
+PROCESS_BYTES = 300 * MIB
+"""A worker with our imports loaded and one tile's worth of library buffers, measured."""
+SPILL_TENTHS = 6
+"""Dask starts to spill at 60 % of a worker's memory: everything planned stays below that."""
+GROUP_BYTES = 16 * MIB
+"""Kernel bytes one task should hold at once: enough to dwarf scheduling, little beside a worker."""
+MIN_GROUPS = 16
+"""Tasks a sweep is cut into at least, so that a few workers finish together."""
+SMALLEST_BLOCK, LARGEST_DEFAULT_BLOCK = 64, 1024
+GRAPHS_PER_ITERATION = 3
+
+
+def ceil_div(a: int, b: int) -> int:
+    """Smallest integer not below a / b."""
+    return -(-a // b)
+
+
+def human_bytes(n: int) -> str:
+    """Bytes as a person reads them.
+
+    >>> human_bytes(3 * GIB // 2)
+    '1.5 GiB'
+    """
+    for unit, name in ((GIB << 10, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if n >= unit:
+            return f"{n / unit:.1f} {name}"
+    return f"{n} B"
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The upper triangle of an n×n matrix cut into square tiles, numbered row by row.
+
+    Tile t covers rows `rows(I)` and columns `rows(J)` with I ≤ J, (I, J) = `pair(t)`.
+    """
+
+    n: int
+    block: int
+
+    @property
+    def n_blocks(self) -> int:
+        return ceil_div(self.n, self.block)
+
+    @property
+    def n_tiles(self) -> int:
+        return self.n_blocks * (self.n_blocks + 1) // 2
+
+    def rows(self, i: int) -> slice:
+        """Samples of block i; the last block may be shorter."""
+        return slice(i * self.block, min(self.n, (i + 1) * self.block))
+
+    def pair(self, t: int) -> tuple[int, int]:
+        """Block row and block column of tile t."""
+        i, first = 0, 0
+        # n_blocks is at most a few hundred: a walk is clearer than a square root with its rounding
+        while t >= first + self.n_blocks - i:
+            first += self.n_blocks - i
+            i += 1
+        return i, i + t - first
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """(I, J) of every tile, in tile order."""
+        return ((i, j) for i in range(self.n_blocks) for j in range(i, self.n_blocks))
+
+    def tiles_per_task(self, itemsize: int) -> int:
+        """Tiles one task works through, from n, block and entry size alone.
+
+        Neither workers nor memory enter, because the order of summation follows from this number
+        and results must be the same bits everywhere.
+        """
+        by_bytes = GROUP_BYTES // (self.block * self.block * itemsize)
+        return max(1, min(by_bytes, self.n_tiles // MIN_GROUPS))
+
+
+def default_block(n: int) -> int:
+    """Tile edge for n samples when memory is no concern."""
+    if n > 256 * 1024:
+        return 4 * LARGEST_DEFAULT_BLOCK
+    if n > 64 * 1024:
+        return 2 * LARGEST_DEFAULT_BLOCK
+    quarter = ceil_div(n, 4 * SMALLEST_BLOCK) * SMALLEST_BLOCK
+    return min(LARGEST_DEFAULT_BLOCK, quarter)
+
+
+def build_task_bytes(block: int, n_features_block_bytes: int) -> int:
+    """Peak of one kernel-building task.
+
+    Six float64 tiles: the Gram tile, the squared distances, one kernel and its two temporaries,
+    and the sparse product or encoded copy; plus two row blocks of features.
+    """
+    return 6 * 8 * block * block + 2 * n_features_block_bytes
+
+
+def fit_task_bytes(tiling: Tiling, n_columns: int, precision: Precision) -> int:
+    """Peak of one task of a sweep, whatever the number of kernels.
+
+    The fused tiles of the group, four more tiles (one read, one being decoded, one widened, one
+    of the rank-2k matrix), and the n×c block with its partial product in float64.
+    """
+    itemsize = COMPUTED_BYTES[precision]
+    tile = tiling.block * tiling.block * itemsize
+    group = tiling.tiles_per_task(itemsize)
+    touched = min(tiling.n_blocks, group + 1) * tiling.block
+    return (group + 4) * tile + tiling.n * n_columns * itemsize + touched * n_columns * 8
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The costs of one job. Bytes unless said otherwise; see `make_plan`."""
+
+    n: int
+    n_features: int
+    n_kernels: int
+    n_clusters: int
+    precision: Precision
+    block: int
+    n_tiles: int
+    tiles_per_task: int
+    stored_bytes: int
+    feature_bytes: int
+    kw_bytes: int
+    residency: Residency
+    read_per_iteration: int
+    kernel_sweeps_per_iteration: int
+    build_task_bytes: int
+    fit_task_bytes: int
+    worker_peak_bytes: int
+    driver_bytes: int
+    n_workers: int
+    threads_per_worker: int
+    memory_per_worker: int
+    disk_needed: int
+    disk_free: int | None
+
+    @property
+    def time_class(self) -> str:
+        """Rough size of one iteration at a nominal 1 GB/s per worker."""
+        seconds = self.read_per_iteration // (10**9 * self.n_workers)
+        for limit, word in ((1, "under a second"), (60, "seconds"), (3600, "minutes")):
+            if seconds < limit:
+                return word
+        return "hours"
+
+    def lines(self) -> list[str]:
+        """The plan as a person reads it."""
+        b = human_bytes
+        where = {
+            "memory": "kept in the workers' memory",
+            "scratch": "written to disk and read again",
+            "recompute": "fused again for every product",
+        }[self.residency]
+        disk = "" if self.disk_free is None else f" (free: {b(self.disk_free)})"
+        return [
+            f"samples {self.n:,}, features {self.n_features:,}, kernels {self.n_kernels}, "
+            f"clusters {self.n_clusters}",
+            f"tiles: {self.n_tiles:,} of {self.block}×{self.block} per kernel, {self.precision}, "
+            f"{self.tiles_per_task} per task",
+            f"disk: at most {b(self.disk_needed)}{disk}, "
+            f"of it kernels {b(self.stored_bytes)} before compression",
+            f"fused kernel: {b(self.kw_bytes)}, {where}",
+            f"per iteration: {self.kernel_sweeps_per_iteration} sweeps over the kernels, "
+            f"{b(self.read_per_iteration)} touched, {GRAPHS_PER_ITERATION} graphs, "
+            f"{self.time_class}",
+            f"workers: {self.n_workers} × {self.threads_per_worker} threads × "
+            f"{b(self.memory_per_worker)}, planned peak {b(self.worker_peak_bytes)} each; "
+            f"driver {b(self.driver_bytes)}",
+        ]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def make_plan(
+    n: int,
+    n_features: int,
+    n_kernels: int,
+    n_clusters: int,
+    *,
+    feature_bytes: int,
+    precision: Precision = "float32",
+    block: int | None = None,
+    n_workers: int = 1,
+    threads_per_worker: int = 1,
+    memory_per_worker: int = 8 * GIB,
+    disk_free: int | None = None,
+    already_stored: bool = False,
+    residency: Residency | None = None,
+) -> Plan:
+    """Choose tile size and residency of the fused kernel, and refuse what cannot fit.
+
+    Parameters
+    ----------
+    n, n_features, n_kernels, n_clusters : int
+    feature_bytes : int
+        Size of the features on disk.
+    precision : {"float32", "float64", "compact"}
+    block : int, optional
+        Tile edge; chosen when not given.
+    n_workers, threads_per_worker, memory_per_worker : int
+        The cluster. Threads run one task each.
+    disk_free : int, optional
+        Free bytes where the store goes; None skips that check.
+    already_stored : bool
+        The store exists: only scratch space is still needed.
+    residency : {"memory", "scratch", "recompute"}, optional
+        Force where the fused kernel lives.
+
+    Raises
+    ------
+    PlanRefused
+        With the numbers, when memory or disk is too small.
+    """
+    for name, value in (("block size", block or 1), ("workers", n_workers)):
+        if value < 1:
+            raise InputError(f"{name} must be at least 1, not {value}")
+    budget = memory_per_worker * SPILL_TENTHS // 10
+    itemsize = COMPUTED_BYTES[precision]
+
+    def peaks(edge: int) -> tuple[int, int]:
+        block_features = ceil_div(feature_bytes * min(edge, n), n)
+        return (
+            build_task_bytes(min(edge, n), block_features),
+            fit_task_bytes(Tiling(n, edge), 2 * n_clusters, precision),
+        )
+
+    def working_bytes(edge: int) -> int:
+        return PROCESS_BYTES + threads_per_worker * max(peaks(edge))
+
+    edge = block or default_block(n)
+    while block is None and working_bytes(edge) > budget and edge >= 2 * SMALLEST_BLOCK:
+        edge //= 2
+    if working_bytes(edge) > budget:
+        raise PlanRefused(
+            f"a worker needs {human_bytes(working_bytes(edge) * 10 // SPILL_TENTHS)} of memory for "
+            f"tiles of {edge}×{edge} on {threads_per_worker} threads but has "
+            f"{human_bytes(memory_per_worker)}: give more memory per worker, fewer threads"
+            + (" or a smaller block size" if block else "")
+        )
+
+    tiling = Tiling(n, edge)
+    entries = tiling.n_tiles * edge * edge
+    stored = n_kernels * entries * STORED_BYTES[precision]
+    kw = entries * itemsize
+    # Dask does not spread blocks evenly: half as much again may land on one worker
+    resident = ceil_div(3 * kw, 2 * n_workers) if n_workers > 1 else kw
+    fits = working_bytes(edge) + resident <= budget
+    to_store = 0 if already_stored else stored + feature_bytes
+    disk_left = None if disk_free is None else disk_free - to_store
+    if residency is None:
+        if fits:
+            residency = "memory"
+        elif disk_left is None or disk_left >= 2 * kw:
+            residency = "scratch"
+        else:
+            residency = "recompute"
+    elif residency == "memory" and not fits:
+        raise PlanRefused(
+            f"the fused kernel needs {human_bytes(resident)} on each worker beside "
+            f"{human_bytes(working_bytes(edge))} of working memory, but only "
+            f"{human_bytes(budget)} of {human_bytes(memory_per_worker)} can be used without "
+            "spilling: add workers or memory, or let it live in scratch"
+        )
+    disk_needed = to_store + (2 * kw if residency == "scratch" else 0)
+    if disk_free is not None and disk_needed > disk_free:
+        raise PlanRefused(
+            f"the store needs up to {human_bytes(disk_needed)} of disk but "
+            f"{human_bytes(disk_free)} are free: free some, choose another place, fewer kernels "
+            "or precision compact"
+        )
+    kernel_sweeps = 3 if residency == "recompute" else 2
+    kw_reads = 0 if residency == "recompute" else 2
+    return Plan(
+        n=n,
+        n_features=n_features,
+        n_kernels=n_kernels,
+        n_clusters=n_clusters,
+        precision=precision,
+        block=edge,
+        n_tiles=tiling.n_tiles,
+        tiles_per_task=tiling.tiles_per_task(itemsize),
+        stored_bytes=stored,
+        feature_bytes=feature_bytes,
+        kw_bytes=kw,
+        residency=residency,
+        read_per_iteration=kernel_sweeps * stored + kw_reads * kw,
+        kernel_sweeps_per_iteration=kernel_sweeps,
+        build_task_bytes=peaks(edge)[0],
+        fit_task_bytes=peaks(edge)[1],
+        worker_peak_bytes=working_bytes(edge) + (resident if residency == "memory" else 0),
+        driver_bytes=driver_bytes(n, n_clusters),
+        n_workers=n_workers,
+        threads_per_worker=threads_per_worker,
+        memory_per_worker=memory_per_worker,
+        disk_needed=disk_needed,
+        disk_free=disk_free,
+    )
+
+
+def driver_bytes(n: int, n_clusters: int) -> int:
+    """n×k matrices on the driver: U, V, KU, KV, their updates and the packed factors, float64."""
+    return PROCESS_BYTES + 12 * n * n_clusters * 8
+
+
+def dense_bytes(n: int, n_kernels: int, precision: Precision) -> int:
+    """Memory for m full kernels held as arrays, the fused kernel, and the working tiles."""
+    return n * n * (n_kernels * STORED_BYTES[precision] + COMPUTED_BYTES[precision])

@@ -1,0 +1,95 @@
+"""A run folder: labels.csv, factors.npz and result.json, the last written last."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gmkcf_dask.errors import InputError
+from gmkcf_dask.files import get, make_folder, put_atomic
+
+LABELS, RESULT, FACTORS = "labels.csv", "result.json", "factors.npz"
+
+
+def check_run_folder(path: Path, *, overwrite: bool) -> None:
+    """Refuse a folder that holds another run or cannot be written."""
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file: choose a folder for the run")
+    held = [name for name in (RESULT, LABELS, FACTORS) if (path / name).exists()]
+    if held and not overwrite:
+        raise InputError(
+            f"{path} holds another run ({', '.join(held)}): choose another folder or --overwrite"
+        )
+
+
+def write_run(
+    path: Path,
+    ids: tuple[str, ...],
+    labels: npt.NDArray[Any],
+    factors: Mapping[str, npt.NDArray[Any]],
+    result: Mapping[str, Any],
+) -> None:
+    """Write all three files; a reader that finds result.json finds the others complete."""
+    make_folder(path, "the run")
+    (path / RESULT).unlink(missing_ok=True)
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["id", "label"])
+    rows.writerows(zip(ids, labels.tolist(), strict=True))
+    put_atomic(path / LABELS, text.getvalue().encode())
+    binary = io.BytesIO()
+    np.savez_compressed(binary, allow_pickle=False, **dict(factors))
+    put_atomic(path / FACTORS, binary.getvalue())
+    put_atomic(path / RESULT, json.dumps(result, indent=1, ensure_ascii=False).encode())
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """result.json of a run folder."""
+    content = get(path / RESULT)
+    if content is None:
+        raise InputError(f"{path} is not a finished run: it has no {RESULT}")
+    try:
+        result: dict[str, Any] = json.loads(content)
+    except ValueError as error:
+        raise InputError(f"{path / RESULT} is damaged: run again with --overwrite") from error
+    return result
+
+
+def read_labels(path: Path) -> dict[str, str]:
+    """Labels by id from a CSV file whose columns are id,label."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = csv.DictReader(file)
+            columns = rows.fieldnames or []
+            if not {"id", "label"} <= set(columns):
+                raise InputError(
+                    f"{path} must have the columns id,label; it has {', '.join(columns) or 'none'}"
+                )
+            found: dict[str, str] = {}
+            for row in rows:
+                if row["id"] is None or row["label"] is None:
+                    raise InputError(f"line {rows.line_num} of {path} lacks an id or a label")
+                if row["id"] in found:
+                    raise InputError(f"{path} names the id {row['id']!r} twice")
+                found[row["id"]] = row["label"]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"cannot read labels from {path}: {error}") from error
+    return found
+
+
+def match_labels(predicted: dict[str, str], known: dict[str, str]) -> tuple[list[str], list[str]]:
+    """Known and predicted labels of the same samples, in the order of the run."""
+    missing = [name for name in predicted if name not in known]
+    if missing:
+        raise InputError(
+            f"{len(missing)} of {len(predicted)} samples have no known label (first: id "
+            f"{missing[0]!r}): the file must name every id of labels.csv"
+        )
+    return [known[name] for name in predicted], list(predicted.values())

@@ -1,0 +1,369 @@
+"""plan → build → fit → results, as functions: what the command line and the estimators share."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+from threadpoolctl import threadpool_limits
+
+from gmkcf_dask.cluster import Resources
+from gmkcf_dask.corpus.model import Matrix
+from gmkcf_dask.engine.dense import DenseKernels
+from gmkcf_dask.engine.operators import FusedKernel, KernelStack
+from gmkcf_dask.engine.tiled import TiledKernels
+from gmkcf_dask.errors import InputError, PlanRefused
+from gmkcf_dask.events import Listener, ignore
+from gmkcf_dask.kernels.build import KernelRequest, build_arrays, build_store, find_store
+from gmkcf_dask.kernels.manifest import package_versions
+from gmkcf_dask.kernels.store import KernelStore
+from gmkcf_dask.methods.assign import kmeans_labels
+from gmkcf_dask.methods.factorize import Factorization, SolverOptions, finish
+from gmkcf_dask.methods.gmkcf import gmkcf
+from gmkcf_dask.methods.init import Start, given_start, random_starts
+from gmkcf_dask.methods.kcf import kcf
+from gmkcf_dask.plan import Plan, Residency, dense_bytes, human_bytes, make_plan
+from gmkcf_dask.results.run import write_run
+from gmkcf_dask.results.summary import summarize_clusters
+
+Floats = npt.NDArray[np.float64]
+Init = Literal["random"] | tuple[npt.ArrayLike, npt.ArrayLike]
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One restart: its objective, iterations, and whether it converged."""
+
+    objective: float
+    n_iter: int
+    converged: bool
+
+
+@dataclass(frozen=True)
+class Clustering:
+    """Labels and all they came from.
+
+    Attributes
+    ----------
+    labels : ndarray of int, shape (n,)
+    U, V : ndarray, shape (n, k)
+        Scaled so that diag(UᵀK_wU) = 1.
+    weights : ndarray, shape (m,)
+    history : tuple of float
+        Objective of the best run: of the start, then after every iteration.
+    runs : tuple of RunSummary
+        Every restart, in order.
+    """
+
+    labels: npt.NDArray[np.int32]
+    U: Floats
+    V: Floats
+    weights: Floats
+    kernel_names: tuple[str, ...]
+    history: tuple[float, ...]
+    converged: bool
+    runs: tuple[RunSummary, ...]
+    seed: int
+
+    @property
+    def n_iter(self) -> int:
+        return len(self.history) - 1
+
+
+# fitting
+
+
+def fit_gmkcf(
+    stack: KernelStack,
+    options: SolverOptions,
+    *,
+    seed: int,
+    n_init: int = 1,
+    init: Init = "random",
+    listen: Listener = ignore,
+) -> Clustering:
+    """GMKCF on any operator; the restart of lowest objective wins."""
+
+    def run(start: Start, restart: tuple[int, int]) -> Factorization:
+        return gmkcf(stack, start, options, listen, restart)
+
+    def final_kernel(w: Floats) -> FusedKernel:
+        return stack.fuse(w**2, keep=False)
+
+    return _fit(stack, options, run, final_kernel, seed=seed, n_init=n_init, init=init)
+
+
+def fit_kcf(
+    stack: KernelStack,
+    options: SolverOptions,
+    *,
+    kernel: str,
+    seed: int,
+    n_init: int = 1,
+    init: Init = "random",
+    listen: Listener = ignore,
+) -> Clustering:
+    """KCF on one kernel of the operator by name, or on the mean of all."""
+    m = len(stack.names)
+    if kernel == "mean":
+        weights = np.full(m, 1.0 / m)
+    elif kernel in stack.names:
+        weights = np.eye(m)[stack.names.index(kernel)]
+    else:
+        raise InputError(
+            f"there is no kernel {kernel!r} here: choose mean or one of {', '.join(stack.names)}"
+        )
+    fused = stack.fuse(weights)
+
+    def run(start: Start, restart: tuple[int, int]) -> Factorization:
+        return kcf(fused, start, options, weights, stack.error_floor, listen, restart)
+
+    try:
+        return _fit(stack, options, run, lambda w: fused, seed=seed, n_init=n_init, init=init)
+    finally:
+        fused.release()
+
+
+def _fit(
+    stack: KernelStack,
+    options: SolverOptions,
+    run: Callable[[Start, tuple[int, int]], Factorization],
+    final_kernel: Callable[[Floats], FusedKernel],
+    *,
+    seed: int,
+    n_init: int,
+    init: Init,
+) -> Clustering:
+    options.check_samples(stack.n_samples)
+    best: Factorization | None = None
+    runs: list[RunSummary] = []
+    with threadpool_limits(1):
+        for r, start in enumerate(_starts(stack.n_samples, options.n_clusters, seed, n_init, init)):
+            found = run(start, (r, n_init))
+            runs.append(RunSummary(found.objective, found.n_iter, found.converged))
+            if best is None or found.objective < best.objective:
+                best = found
+        assert best is not None
+        fused = final_kernel(best.w)
+        U, V = finish(fused, best, polish=options.polish)
+    labels = kmeans_labels(V, options.n_clusters, seed)
+    return Clustering(
+        labels, U, V, best.w, stack.names, best.history, best.converged, tuple(runs), seed
+    )
+
+
+def _starts(n: int, k: int, seed: int, n_init: int, init: Init) -> Iterable[Start]:
+    if not isinstance(n_init, int | np.integer) or n_init < 1:
+        raise InputError(f"n_init must be a whole number of at least 1, not {n_init!r}")
+    if isinstance(init, str):
+        if init != "random":
+            raise InputError(f"init must be 'random' or a pair (U0, V0), not {init!r}")
+        return random_starts(n, k, seed, n_init)
+    if n_init != 1:
+        raise InputError("n_init must be 1 with a given start: every restart would be the same")
+    try:
+        U0, V0 = init
+    except (TypeError, ValueError):
+        raise InputError("init must be 'random' or a pair (U0, V0)") from None
+    return [given_start(U0, V0, n, k)]
+
+
+# planning and kernels
+
+
+def request_plan(
+    request: KernelRequest, n_clusters: int, resources: Resources, store: Path | None
+) -> Plan:
+    """The plan for building a store and fitting on it; an existing store sets the tile size."""
+    found = None if store is None else find_store(store, request)
+    block = request.block if found is None else found.manifest.block_size
+    X = None if request.corpus is None else request.corpus.X
+    return make_plan(
+        request.n_samples,
+        0 if X is None else X.shape[1],
+        len(request.specs),
+        n_clusters,
+        feature_bytes=0 if X is None else _bytes_of(X),
+        precision=request.precision,
+        block=block,
+        n_workers=resources.n_workers,
+        threads_per_worker=resources.threads_per_worker,
+        memory_per_worker=resources.memory_per_worker,
+        disk_free=None if store is None else free_disk(store),
+        already_stored=found is not None and found.manifest.complete,
+    )
+
+
+def store_plan(store: KernelStore, n_clusters: int, resources: Resources) -> Plan:
+    """The plan for fitting on a finished store."""
+    m = store.manifest
+    return make_plan(
+        m.n_samples,
+        m.n_features,
+        len(m.kernels),
+        n_clusters,
+        feature_bytes=0,
+        precision=m.precision,
+        block=m.block_size,
+        n_workers=resources.n_workers,
+        threads_per_worker=resources.threads_per_worker,
+        memory_per_worker=resources.memory_per_worker,
+        disk_free=free_disk(store.path),
+        already_stored=True,
+    )
+
+
+def dense_kernels(request: KernelRequest, listen: Listener = ignore) -> DenseKernels:
+    """Kernels in the memory of this process, refused where they do not fit."""
+    need = dense_bytes(request.n_samples, len(request.specs), request.precision)
+    free = int(psutil.virtual_memory().available)
+    if need > free:
+        raise PlanRefused(
+            f"{len(request.specs)} kernels of {request.n_samples:,} samples need "
+            f"{human_bytes(need)} of memory but {human_bytes(free)} are free: give a store path "
+            "to work out of core"
+        )
+    with threadpool_limits(1):
+        arrays, kernels = build_arrays(request, listen)
+    block = {} if request.block is None else {"block": request.block}
+    return DenseKernels(arrays, [kernel.name for kernel in kernels], **block)
+
+
+def tiled_kernels(
+    store: KernelStore,
+    n_clusters: int,
+    resources: Resources,
+    residency: Residency | None = None,
+    scratch: Path | None = None,
+) -> TiledKernels:
+    """Kernels of a store, with the fused kernel where the plan puts it."""
+    where = residency or store_plan(store, n_clusters, resources).residency
+    return TiledKernels(store, resources.runner, where, scratch)
+
+
+def free_disk(path: Path) -> int:
+    """Free bytes on the file system a path will be on."""
+    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
+    return shutil.disk_usage(existing).free
+
+
+def refuse_equal_rows(X: Matrix) -> None:
+    """All samples equal: there is nothing to tell apart."""
+    if X.shape[0] > 1:
+        first = X[:1]
+        spread = (
+            np.ptp(X, axis=0).max(initial=0.0)
+            if isinstance(X, np.ndarray)
+            else abs(X - first[np.zeros(X.shape[0], dtype=int)]).max()
+        )
+        if spread == 0:
+            raise InputError(
+                f"all {X.shape[0]} samples are equal: there is nothing to cluster, check that the "
+                "rows are the samples"
+            )
+
+
+def _bytes_of(X: Matrix) -> int:
+    if isinstance(X, np.ndarray):
+        return int(X.nbytes)
+    return int(16 * X.nnz + 8 * X.shape[0])  # float64 values and int64 indices, as stored
+
+
+# the jobs of the command line
+
+
+@dataclass(frozen=True)
+class Stopwatch:
+    """Seconds by stage."""
+
+    seconds: dict[str, float]
+
+    def time(self, stage: str, work: Callable[[], Any]) -> Any:
+        start = time.perf_counter()
+        try:
+            return work()
+        finally:
+            elapsed = time.perf_counter() - start
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + elapsed
+
+
+def build(
+    path: Path,
+    request: KernelRequest,
+    plan: Plan,
+    resources: Resources,
+    listen: Listener = ignore,
+) -> KernelStore:
+    """Build, finish or reuse the store of a request."""
+    if request.block is None:
+        # the plan knows the memory; a request without a block size takes any existing store
+        return build_store(path, request, resources.runner, listen, plan.block)
+    return build_store(path, replace(request, block=plan.block), resources.runner, listen)
+
+
+def fit_into(
+    out: Path,
+    store: KernelStore,
+    options: SolverOptions,
+    resources: Resources,
+    *,
+    seed: int,
+    n_init: int,
+    listen: Listener = ignore,
+    watch: Stopwatch | None = None,
+) -> tuple[Clustering, dict[str, Any]]:
+    """Fit on a store and write the run folder; returns the clustering and result.json's content."""
+    watch = watch or Stopwatch({})
+    options.check_samples(store.n_samples)
+    plan = store_plan(store, options.n_clusters, resources)
+    scratch = out / "scratch"
+    stack = TiledKernels(store, resources.runner, plan.residency, scratch)
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
+        try:
+            found: Clustering = watch.time(
+                "fit",
+                lambda: fit_gmkcf(stack, options, seed=seed, n_init=n_init, listen=listen),
+            )
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    notes = list(dict.fromkeys(str(warning.message) for warning in raised))
+    features = store.features() if store.manifest.n_features else None
+    clusters = watch.time(
+        "summary",
+        lambda: summarize_clusters(found.labels, features, store.strings("terms")),
+    )
+    result = {
+        "method": "gmkcf",
+        "parameters": {**asdict(options), "n_init": n_init, "init": "random"},
+        "seed": seed,
+        "store": str(store.path.resolve()),
+        "n_samples": store.n_samples,
+        "kernel_weights": dict(zip(found.kernel_names, found.weights.tolist(), strict=True)),
+        "objective_history": list(found.history),
+        "n_iter": found.n_iter,
+        "converged": found.converged,
+        "runs": [asdict(run) for run in found.runs],
+        "clusters": [asdict(cluster) for cluster in clusters],
+        "warnings": notes,
+        "seconds": {stage: round(value, 3) for stage, value in watch.seconds.items()},
+        "bytes": {
+            "stored": store.stored_bytes(),
+            "touched_per_iteration": plan.read_per_iteration,
+            "planned_worker_peak": plan.worker_peak_bytes,
+            "worker_peaks": list(resources.worker_peaks().values()),
+        },
+        "plan": asdict(plan),
+        "versions": package_versions(),
+    }
+    factors = {"U": found.U, "V": found.V, "w": found.weights}
+    write_run(out, store.ids, found.labels, factors, result)
+    return found, result
