@@ -46,7 +46,7 @@ _PARAMETERS = """
         Of kernels computed from features: unit diagonal, D^-½ K D^-½, or none. Precomputed kernels
         are taken as they are; wrap one in `Precomputed` to have it normalised or scaled.
     scaling : {{"minmax", "none"}}, default="minmax"
-        Of computed kernels: to [0, 1], or none (mixed signs then reach the solver, and are handled).
+        Of computed kernels: to [0, 1], or none (the solver handles mixed signs).
     precision : {{"float32", "float64", "compact"}}, default="float32"
         Of kernel entries; compact is 16-bit fixed point for kernels in [0, 1].
     block_size : int or "auto", default="auto"
@@ -391,7 +391,7 @@ def _listeners(
     callbacks: Sequence[Callable[[Event], object]] | None, verbose: int
 ) -> tuple[Listener, Callable[[], None]]:
     progress = Progress(enabled=True) if verbose else Progress(enabled=False)
-    heard = [*(callbacks or ()), progress]
+    heard: list[Listener] = [*(callbacks or ()), progress]
 
     def listen(event: Event) -> None:
         for listener in heard:

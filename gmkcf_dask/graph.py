@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import dask
 from threadpoolctl import threadpool_limits
 
+from gmkcf_dask.blas import one_blas_thread
+
 if TYPE_CHECKING:
     from distributed import Client
 
-# n×2k numbers ride inside the graph on purpose: they can be sent again, a scattered copy can be lost
+# n×2k numbers ride in the graph on purpose: they can be sent again, scattered data can be lost
 _GRAPH_SETTINGS = {"distributed.admin.large-graph-warning-threshold": "1 GiB"}
 
 
@@ -47,7 +49,7 @@ class Runner:
             stack.enter_context(
                 dask.config.set(scheduler=self.scheduler, num_workers=self.n_threads)
             )
-            stack.enter_context(threadpool_limits(1))
+            stack.enter_context(one_blas_thread())
         return stack
 
     def compute(self, collection: Any) -> Any:

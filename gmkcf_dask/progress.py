@@ -54,8 +54,10 @@ class Progress:
             return
         self._drawn = now
         elapsed = max(now - self._started, 1e-9)
-        text = self._tiles(event, elapsed) if isinstance(event, StageProgress) else self._fit(
-            event, elapsed
+        text = (
+            self._tiles(event, elapsed)
+            if isinstance(event, StageProgress)
+            else self._fit(event, elapsed)
         )
         self._stream.write(f"\r\x1b[2K{text}")
         self._stream.flush()

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import psutil
-from threadpoolctl import threadpool_limits
 
+from gmkcf_dask.blas import one_blas_thread
 from gmkcf_dask.cluster import Resources
 from gmkcf_dask.corpus.model import Matrix
 from gmkcf_dask.engine.dense import DenseKernels
@@ -145,7 +145,7 @@ def _fit(
     options.check_samples(stack.n_samples)
     best: Factorization | None = None
     runs: list[RunSummary] = []
-    with threadpool_limits(1):
+    with one_blas_thread():
         for r, start in enumerate(_starts(stack.n_samples, options.n_clusters, seed, n_init, init)):
             found = run(start, (r, n_init))
             runs.append(RunSummary(found.objective, found.n_iter, found.converged))
@@ -231,7 +231,7 @@ def dense_kernels(request: KernelRequest, listen: Listener = ignore) -> DenseKer
             f"{human_bytes(need)} of memory but {human_bytes(free)} are free: give a store path "
             "to work out of core"
         )
-    with threadpool_limits(1):
+    with one_blas_thread():
         arrays, kernels = build_arrays(request, listen)
     block = {} if request.block is None else {"block": request.block}
     return DenseKernels(arrays, [kernel.name for kernel in kernels], **block)
@@ -258,13 +258,8 @@ def free_disk(path: Path) -> int:
 def refuse_equal_rows(X: Matrix) -> None:
     """All samples equal: there is nothing to tell apart."""
     if X.shape[0] > 1:
-        first = X[:1]
-        spread = (
-            np.ptp(X, axis=0).max(initial=0.0)
-            if isinstance(X, np.ndarray)
-            else abs(X - first[np.zeros(X.shape[0], dtype=int)]).max()
-        )
-        if spread == 0:
+        first: Any = X[np.zeros(X.shape[0], dtype=int)]
+        if abs(X - first).max() == 0:
             raise InputError(
                 f"all {X.shape[0]} samples are equal: there is nothing to cluster, check that the "
                 "rows are the samples"

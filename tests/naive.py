@@ -6,7 +6,6 @@ Nothing here is imported from the package, nothing is clever, everything is floa
 import numpy as np
 from scipy.optimize import nnls
 
-
 # ---------------------------------------------------------------- kernels
 
 

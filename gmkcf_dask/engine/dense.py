@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import threadpool_limits
 
+from gmkcf_dask.blas import one_blas_thread
 from gmkcf_dask.engine.operators import Floats, error_floor, finite
 from gmkcf_dask.engine.tiles import (
     AnyFloats,
@@ -81,9 +81,7 @@ class DenseKernels:
     def matmul_each(self, Zs: Floats) -> Floats:
         Zs = Zs if Zs.ndim == 3 else Zs[None]
         factors, m = as_factor(Zs, self._reader.dtype), len(self.names)
-        parts = self.map_groups(
-            lambda tiles: partial_product_each(self._reader, m, tiles, factors)
-        )
+        parts = self.map_groups(lambda tiles: partial_product_each(self._reader, m, tiles, factors))
         return finite(
             assemble_each(Partial.merge(parts), self._reader.tiling, m, Zs.shape[2]), "K Z"
         )
@@ -92,10 +90,8 @@ class DenseKernels:
         """The work on each group of tiles, on all cores; results in tile order."""
         tiling = self._reader.tiling
         step = tiling.tiles_per_task(self._reader.dtype.itemsize)
-        groups = [
-            range(t, min(t + step, tiling.n_tiles)) for t in range(0, tiling.n_tiles, step)
-        ]
-        with threadpool_limits(1):
+        groups = [range(t, min(t + step, tiling.n_tiles)) for t in range(0, tiling.n_tiles, step)]
+        with one_blas_thread():
             if len(groups) == 1:
                 return [work(groups[0])]
             with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:

@@ -94,6 +94,6 @@ def finite(values: Floats, what: str) -> Floats:
     return values
 
 
-def error_floor(dtype: np.dtype[np.floating]) -> float:  # type: ignore[type-arg]
+def error_floor(dtype: np.dtype[np.floating]) -> float:
     """Relative floor of e_i: rounding of the store, not of float64 arithmetic, decides."""
     return 1e-12 if dtype == np.float64 else 1e-7

@@ -218,7 +218,7 @@ class TiledFusedKernel:
     def _product(self, Z: Floats, *, split: bool) -> Floats:
         stack, tiling = self._stack, self._stack._reader.tiling
         factor, runner = stack.factor(Z), stack._runner
-        options = {"tiling": tiling, "split": split}
+        options: dict[str, Any] = {"tiling": tiling, "split": split}
         if self.residency == "memory":
             first = self._kept is None
             kw = stack.fused_tiles(self._fused.weights) if self._kept is None else self._kept
@@ -229,9 +229,7 @@ class TiledFusedKernel:
             else:
                 result = runner.compute(total)
         else:
-            total = stack.summed(
-                _product_task, factor, "nc", source=self._tile_source(), **options
-            )
+            total = stack.summed(_product_task, factor, "nc", source=self._tile_source(), **options)
             result = runner.compute(total)
         width = Z.shape[1] * (2 if split else 1)
         return finite(assemble(unbox(result), tiling, width), "K Z")
@@ -296,9 +294,7 @@ def _product_task(
     return box(partial_product(source, map(int, tiles), Z, tiling, split=split))
 
 
-def _product_each_task(
-    tiles: Indices, Zs: AnyFloats, reader: TileReader, n_kernels: int
-) -> Boxes:
+def _product_each_task(tiles: Indices, Zs: AnyFloats, reader: TileReader, n_kernels: int) -> Boxes:
     return box(partial_product_each(reader, n_kernels, map(int, tiles), Zs))
 
 

@@ -245,9 +245,7 @@ def _write_tiles(
         if time.monotonic() - last_written > _SECONDS_BETWEEN_MANIFESTS:
             store = store.with_manifest(tiles_done=tuple(sorted(done)), stored_minima=minima)
             last_written = time.monotonic()
-    return store.with_manifest(
-        tiles_done=tuple(sorted(done)), stored_minima=minima, complete=True
-    )
+    return store.with_manifest(tiles_done=tuple(sorted(done)), stored_minima=minima, complete=True)
 
 
 @dataclass(frozen=True)

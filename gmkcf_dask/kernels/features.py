@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from scipy import sparse
@@ -125,13 +125,13 @@ class PairTile:
 
     @cached_property
     def _centered_rows(self) -> Floats:
-        return np.asarray(self.X_rows - self.features.column_means)
+        return _centered(self.X_rows, self.features.column_means)
 
     @cached_property
     def _centered_cols(self) -> Floats:
         if self.on_diagonal:
             return self._centered_rows
-        return np.asarray(self.X_cols - self.features.column_means)
+        return _centered(self.X_cols, self.features.column_means)
 
     @cached_property
     def _centered_gram(self) -> Floats:
@@ -143,11 +143,18 @@ def squared_norms(X: Matrix) -> Floats:
     """Row-wise ‖x‖², shape (n,)."""
     if isinstance(X, np.ndarray):
         return np.asarray(np.einsum("ij,ij->i", X, X))
-    return np.asarray(X.multiply(X).sum(axis=1)).ravel()
+    squares: Any = X.multiply(X)
+    return np.asarray(squares.sum(axis=1), dtype=np.float64).ravel()
 
 
-def _dense(product: Matrix) -> Floats:
-    return product if isinstance(product, np.ndarray) else np.asarray(product.toarray())
+def _centered(X: Matrix, means: Floats | None) -> Floats:
+    assert isinstance(X, np.ndarray)
+    assert means is not None
+    return X - means
+
+
+def _dense(product: Any) -> Floats:
+    return np.asarray(product if isinstance(product, np.ndarray) else product.toarray())
 
 
 def _exactly_symmetric(G: Floats, on_diagonal: bool) -> Floats:

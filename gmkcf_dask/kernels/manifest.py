@@ -160,11 +160,11 @@ def features_digest(X: Matrix) -> str:
     """Digest of the values and shape of dense or canonical sparse features."""
     digest = hashlib.blake2b(repr((X.shape, type(X).__name__)).encode(), digest_size=16)
     if isinstance(X, np.ndarray):
-        digest.update(np.ascontiguousarray(X))
+        digest.update(np.ascontiguousarray(X).data)
     else:
-        digest.update(np.ascontiguousarray(X.data))
-        digest.update(X.indices.astype(np.int64))
-        digest.update(X.indptr.astype(np.int64))
+        digest.update(np.ascontiguousarray(X.data).data)
+        digest.update(X.indices.astype(np.int64).data)
+        digest.update(X.indptr.astype(np.int64).data)
     return digest.hexdigest()
 
 
@@ -173,7 +173,7 @@ def matrices_digest(specs: Iterable[Precomputed]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for spec in specs:
         digest.update(repr((spec.name, spec.matrix.shape, str(spec.matrix.dtype))).encode())
-        digest.update(np.ascontiguousarray(spec.matrix))
+        digest.update(np.ascontiguousarray(spec.matrix).data)
     return digest.hexdigest()
 
 

@@ -66,9 +66,7 @@ class StoredFeatures:
 
     def _whole(self, values: Floats) -> Floats:
         if np.isnan(values).any():
-            raise DamagedStoreError(
-                f"features are missing from {self.path}: build the store again"
-            )
+            raise DamagedStoreError(f"features are missing from {self.path}: build the store again")
         return values
 
 
@@ -87,7 +85,10 @@ class TileReader:
         """Dtype of tiles once decoded."""
         if self.compact:
             return np.dtype(np.float32)
-        return np.dtype(_open_array(self.path, f"kernels/{self.names[0]}", self.store_id).dtype)
+        stored: np.dtype[Any] = _open_array(
+            self.path, f"kernels/{self.names[0]}", self.store_id
+        ).dtype
+        return stored
 
     def raw(self, kernel: int, t: int) -> npt.NDArray[Any]:
         """Tile t of a kernel as it is stored."""
@@ -291,9 +292,7 @@ def _symmetric_block(reader: TileReader, kernel: int, block_info: Any = None) ->
     return tile if row <= col else tile.T
 
 
-def _create(
-    group: Any, name: str, shape: Any, chunks: Any, dtype: str, fill: float | int
-) -> Any:
+def _create(group: Any, name: str, shape: Any, chunks: Any, dtype: str, fill: float | int) -> Any:
     # zstd alone lets a flipped bit through; with its checksum it does not
     return group.create_array(
         name=name,

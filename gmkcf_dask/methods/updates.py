@@ -77,7 +77,7 @@ def solve_V(KU: Floats, UtKU: Floats) -> Floats | None:
     diagonal = np.abs(np.diagonal(R))
     if diagonal.min() < 1e-6 * diagonal.max():
         return None
-    targets = solve_triangular(R, (KU / s).T, trans="T").T
+    targets: Floats = solve_triangular(R, (KU / s).T, trans="T").T
     return np.array([nnls(R, target)[0] for target in targets]) / s
 
 

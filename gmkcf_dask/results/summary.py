@@ -22,7 +22,7 @@ class ClusterSummary:
 
 
 def summarize_clusters(
-    labels: npt.NDArray[np.integer],  # type: ignore[type-arg]
+    labels: npt.NDArray[np.integer],
     features: Features | None,
     terms: tuple[str, ...] | None,
     n_terms: int = 8,
@@ -51,7 +51,7 @@ def summarize_clusters(
 def _sums_by_label(
     features: Features,
     where: slice,
-    labels: npt.NDArray[np.integer],  # type: ignore[type-arg]
+    labels: npt.NDArray[np.integer],
     n_clusters: int,
 ) -> Floats:
     X = features.rows(where)
