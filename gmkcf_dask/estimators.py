@@ -32,7 +32,8 @@ from gmkcf_dask.workflow import (
     fit_kcf,
     refuse_equal_rows,
     request_plan,
-    tiled_kernels,
+    store_plan,
+    stored_kernels,
 )
 
 if TYPE_CHECKING:
@@ -157,7 +158,9 @@ class _KernelFactorization(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             X = KernelStore.open(X)
         if isinstance(X, KernelStore):
             options.check_samples(X.n_samples)
-            return tiled_kernels(X, options.n_clusters, self._resources())
+            resources = self._resources()
+            plan = store_plan(X, options.n_clusters, resources)
+            return stored_kernels(X, plan, resources)
         request = self._request(X)
         options.check_samples(request.n_samples)
         if self.store is None:
@@ -165,7 +168,7 @@ class _KernelFactorization(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         resources, path = self._resources(), Path(self.store)
         plan = request_plan(request, options.n_clusters, resources, path)
         store = build(path, request, plan, resources, listen)
-        return tiled_kernels(store, options.n_clusters, resources, plan.residency)
+        return stored_kernels(store, plan, resources)
 
     def _request(self, X: Any) -> KernelRequest:
         how = {

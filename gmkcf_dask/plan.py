@@ -144,6 +144,7 @@ class Plan:
     feature_bytes: int
     kw_bytes: int
     residency: Residency
+    kernels_in_memory: bool
     read_per_iteration: int
     kernel_sweeps_per_iteration: int
     build_task_bytes: int
@@ -173,6 +174,7 @@ class Plan:
             "scratch": "written to disk and read again",
             "recompute": "fused again for every product",
         }[self.residency]
+        source = "memory, read once" if self.kernels_in_memory else "the store, every sweep"
         disk = "" if self.disk_free is None else f" (free: {b(self.disk_free)})"
         return [
             f"samples {self.n:,}, features {self.n_features:,}, kernels {self.n_kernels}, "
@@ -181,7 +183,7 @@ class Plan:
             f"{self.tiles_per_task} per task",
             f"disk: at most {b(self.disk_needed)}{disk}, "
             f"of it kernels {b(self.stored_bytes)} before compression",
-            f"fused kernel: {b(self.kw_bytes)}, {where}",
+            f"kernels come from {source}; fused kernel: {b(self.kw_bytes)}, {where}",
             f"per iteration: {self.kernel_sweeps_per_iteration} sweeps over the kernels, "
             f"{b(self.read_per_iteration)} touched, {GRAPHS_PER_ITERATION} graphs, "
             f"{self.time_class}",
@@ -208,6 +210,7 @@ def make_plan(
     memory_per_worker: int = 8 * GIB,
     disk_free: int | None = None,
     already_stored: bool = False,
+    one_process: bool = False,
     residency: Residency | None = None,
 ) -> Plan:
     """Choose tile size and residency of the fused kernel, and refuse what cannot fit.
@@ -226,6 +229,8 @@ def make_plan(
         Free bytes where the store goes; None skips that check.
     already_stored : bool
         The store exists: only scratch space is still needed.
+    one_process : bool
+        Tasks run on threads of this process, so kernels may live in its memory if all of them fit.
     residency : {"memory", "scratch", "recompute"}, optional
         Force where the fused kernel lives.
 
@@ -291,6 +296,8 @@ def make_plan(
             f"{human_bytes(disk_free)} are free: free some, choose another place, fewer kernels "
             "or precision compact"
         )
+    held = tiled_bytes(tiling, n_kernels, precision)
+    in_memory = one_process and residency == "memory" and working_bytes(edge) + held <= budget
     kernel_sweeps = 3 if residency == "recompute" else 2
     kw_reads = 0 if residency == "recompute" else 2
     return Plan(
@@ -306,11 +313,13 @@ def make_plan(
         feature_bytes=feature_bytes,
         kw_bytes=kw,
         residency=residency,
+        kernels_in_memory=in_memory,
         read_per_iteration=kernel_sweeps * stored + kw_reads * kw,
         kernel_sweeps_per_iteration=kernel_sweeps,
         build_task_bytes=peaks(edge)[0],
         fit_task_bytes=peaks(edge)[1],
-        worker_peak_bytes=working_bytes(edge) + (resident if residency == "memory" else 0),
+        worker_peak_bytes=working_bytes(edge)
+        + (held if in_memory else resident if residency == "memory" else 0),
         driver_bytes=driver_bytes(n, n_clusters),
         n_workers=n_workers,
         threads_per_worker=threads_per_worker,
@@ -325,6 +334,7 @@ def driver_bytes(n: int, n_clusters: int) -> int:
     return PROCESS_BYTES + 12 * n * n_clusters * 8
 
 
-def dense_bytes(n: int, n_kernels: int, precision: Precision) -> int:
-    """Memory for m full kernels held as arrays, the fused kernel, and the working tiles."""
-    return n * n * (n_kernels * STORED_BYTES[precision] + COMPUTED_BYTES[precision])
+def tiled_bytes(tiling: Tiling, n_kernels: int, precision: Precision) -> int:
+    """Memory for the tiles of m kernels and of the fused one."""
+    entries = tiling.n_tiles * tiling.block**2
+    return entries * (n_kernels * STORED_BYTES[precision] + COMPUTED_BYTES[precision])

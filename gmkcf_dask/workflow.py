@@ -17,20 +17,22 @@ import psutil
 from gmkcf_dask.blas import one_blas_thread
 from gmkcf_dask.cluster import Resources
 from gmkcf_dask.corpus.model import Matrix
-from gmkcf_dask.engine.dense import DenseKernels
+from gmkcf_dask.engine.dense import DEFAULT_BLOCK, DenseKernels
 from gmkcf_dask.engine.operators import FusedKernel, KernelStack
 from gmkcf_dask.engine.tiled import TiledKernels
+from gmkcf_dask.engine.tiles import MemoryTiles
 from gmkcf_dask.errors import InputError, PlanRefused
 from gmkcf_dask.events import Listener, ignore
-from gmkcf_dask.kernels.build import KernelRequest, build_arrays, build_store, find_store
+from gmkcf_dask.kernels.build import KernelRequest, build_store, build_tiles, find_store
 from gmkcf_dask.kernels.manifest import package_versions
 from gmkcf_dask.kernels.store import KernelStore
+from gmkcf_dask.kernels.tiles import CODE_SCALE
 from gmkcf_dask.methods.assign import kmeans_labels
 from gmkcf_dask.methods.factorize import Factorization, SolverOptions, finish
 from gmkcf_dask.methods.gmkcf import gmkcf
 from gmkcf_dask.methods.init import Start, given_start, random_starts
 from gmkcf_dask.methods.kcf import kcf
-from gmkcf_dask.plan import Plan, Residency, dense_bytes, human_bytes, make_plan
+from gmkcf_dask.plan import Plan, Tiling, human_bytes, make_plan, tiled_bytes
 from gmkcf_dask.results.run import write_run
 from gmkcf_dask.results.summary import summarize_clusters
 
@@ -199,6 +201,7 @@ def request_plan(
         memory_per_worker=resources.memory_per_worker,
         disk_free=None if store is None else free_disk(store),
         already_stored=found is not None and found.manifest.complete,
+        one_process=resources.runner.client is None,
     )
 
 
@@ -218,12 +221,14 @@ def store_plan(store: KernelStore, n_clusters: int, resources: Resources) -> Pla
         memory_per_worker=resources.memory_per_worker,
         disk_free=free_disk(store.path),
         already_stored=True,
+        one_process=resources.runner.client is None,
     )
 
 
 def dense_kernels(request: KernelRequest, listen: Listener = ignore) -> DenseKernels:
     """Kernels in the memory of this process, refused where they do not fit."""
-    need = dense_bytes(request.n_samples, len(request.specs), request.precision)
+    tiling = Tiling(request.n_samples, request.block or DEFAULT_BLOCK)
+    need = tiled_bytes(tiling, len(request.specs), request.precision)
     free = int(psutil.virtual_memory().available)
     if need > free:
         raise PlanRefused(
@@ -232,21 +237,21 @@ def dense_kernels(request: KernelRequest, listen: Listener = ignore) -> DenseKer
             "to work out of core"
         )
     with one_blas_thread():
-        arrays, kernels = build_arrays(request, listen)
-    block = {} if request.block is None else {"block": request.block}
-    return DenseKernels(arrays, [kernel.name for kernel in kernels], **block)
+        tiles = build_tiles(request, tiling.block, listen)
+    names = [spec.name for spec in request.specs]
+    return DenseKernels(MemoryTiles(tiles, tiling, CODE_SCALE[request.precision]), names)
 
 
-def tiled_kernels(
-    store: KernelStore,
-    n_clusters: int,
-    resources: Resources,
-    residency: Residency | None = None,
-    scratch: Path | None = None,
-) -> TiledKernels:
-    """Kernels of a store, with the fused kernel where the plan puts it."""
-    where = residency or store_plan(store, n_clusters, resources).residency
-    return TiledKernels(store, resources.runner, where, scratch)
+def stored_kernels(
+    store: KernelStore, plan: Plan, resources: Resources, scratch: Path | None = None
+) -> KernelStack:
+    """Kernels of a store as the plan wants them: in memory, or tile by tile through Dask.
+
+    Both give the same bits; only speed and memory differ.
+    """
+    if plan.kernels_in_memory:
+        return DenseKernels.from_store(store)
+    return TiledKernels(store, resources.runner, plan.residency, scratch)
 
 
 def free_disk(path: Path) -> int:
@@ -320,7 +325,7 @@ def fit_into(
     options.check_samples(store.n_samples)
     plan = store_plan(store, options.n_clusters, resources)
     scratch = out / "scratch"
-    stack = TiledKernels(store, resources.runner, plan.residency, scratch)
+    stack = stored_kernels(store, plan, resources, scratch)
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
         try:

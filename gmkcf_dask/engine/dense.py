@@ -15,8 +15,8 @@ from gmkcf_dask.blas import one_blas_thread
 from gmkcf_dask.engine.operators import Floats, error_floor, finite
 from gmkcf_dask.engine.tiles import (
     AnyFloats,
-    ArrayReader,
     FusedTiles,
+    MemoryTiles,
     Partial,
     as_factor,
     assemble,
@@ -25,35 +25,56 @@ from gmkcf_dask.engine.tiles import (
     partial_product,
     partial_product_each,
 )
-from gmkcf_dask.kernels.tiles import COMPACT_MAX
+from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.plan import Tiling
 
-_BLOCK = 512  # a tile of the rank-2k matrix then stays in cache while m kernels pass over it
+DEFAULT_BLOCK = 512  # a tile of the rank-2k matrix then stays in cache while m kernels pass over it
 _T = TypeVar("_T")
 
 
 class DenseKernels:
-    """m kernels as full arrays.
+    """m kernels in memory, each as the tiles of one triangle.
 
     Parameters
     ----------
-    arrays : sequence of ndarray, each of shape (n, n)
-        Symmetric; float32, float64, or uint16 codes of precision compact.
+    tiles : MemoryTiles
     names : sequence of str
-    block : int
-        Edge of the tiles work is cut into.
     """
 
-    def __init__(
-        self, arrays: Sequence[npt.NDArray[Any]], names: Sequence[str], block: int = _BLOCK
-    ) -> None:
+    def __init__(self, tiles: MemoryTiles, names: Sequence[str]) -> None:
         self.names = tuple(names)
-        self.n_samples = int(arrays[0].shape[0])
-        compact = arrays[0].dtype == np.uint16
-        self._reader = ArrayReader(
-            tuple(arrays), Tiling(self.n_samples, block), 1.0 / COMPACT_MAX if compact else None
+        self.n_samples = tiles.tiling.n
+        self._reader = tiles
+        self.error_floor = error_floor(tiles.dtype)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        arrays: Sequence[npt.NDArray[Any]],
+        names: Sequence[str] | None = None,
+        block: int = DEFAULT_BLOCK,
+    ) -> DenseKernels:
+        """From full symmetric matrices, each of shape (n, n), float32 or float64."""
+        tiling = Tiling(arrays[0].shape[0], block)
+        tiles = tuple(
+            tuple(
+                np.ascontiguousarray(array[tiling.rows(i), tiling.rows(j)])
+                for i, j in tiling.pairs()
+            )
+            for array in arrays
         )
-        self.error_floor = error_floor(self._reader.dtype)
+        names = names or [f"kernel_{i}" for i in range(len(arrays))]
+        return cls(MemoryTiles(tiles, tiling), names)
+
+    @classmethod
+    def from_store(cls, store: KernelStore) -> DenseKernels:
+        """All tiles of a store, read once."""
+        reader = store.reader
+        tiles = tuple(
+            tuple(reader.raw(kernel, t) for t in range(reader.tiling.n_tiles))
+            for kernel in range(len(store.names))
+        )
+        return cls(MemoryTiles(tiles, reader.tiling, reader.code_scale), store.names)
 
     @cached_property
     def traces(self) -> Floats:
@@ -61,10 +82,12 @@ class DenseKernels:
 
     @cached_property
     def nonnegative(self) -> bool:
-        return all(bool(array.min() >= 0) for array in self._reader.arrays)
+        return all(bool(tile.min() >= 0) for tiles in self._reader.tiles for tile in tiles)
 
     def diagonal(self, i: int) -> Floats:
-        return np.diagonal(self._reader.arrays[i]).astype(np.float64) * self._reader.scale()
+        on_diagonal = (t for t, (row, col) in enumerate(self._reader.tiling.pairs()) if row == col)
+        parts = [np.diagonal(self._reader.raw(i, t)) for t in on_diagonal]
+        return np.concatenate(parts).astype(np.float64) * self._reader.scale()
 
     def fuse(self, weights: Floats, *, keep: bool = True) -> DenseFusedKernel:
         return DenseFusedKernel(self, weights)
@@ -83,7 +106,7 @@ class DenseKernels:
         factors, m = as_factor(Zs, self._reader.dtype), len(self.names)
         parts = self.map_groups(lambda tiles: partial_product_each(self._reader, m, tiles, factors))
         return finite(
-            assemble_each(Partial.merge(parts), self._reader.tiling, m, Zs.shape[2]), "K Z"
+            assemble_each(Partial.tree_sum(parts), self._reader.tiling, m, Zs.shape[2]), "K Z"
         )
 
     def map_groups(self, work: Callable[[range], _T]) -> list[_T]:
@@ -139,7 +162,7 @@ class DenseFusedKernel:
             lambda tiles: partial_product(self, tiles, factor, reader.tiling, split=split)
         )
         width = Z.shape[1] * (2 if split else 1)
-        return finite(assemble(Partial.merge(parts), reader.tiling, width), "K Z")
+        return finite(assemble(Partial.tree_sum(parts), reader.tiling, width), "K Z")
 
 
 def assemble_each(partial: Partial, tiling: Tiling, n_kernels: int, n_columns: int) -> Floats:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from gmkcf_dask.engine.dense import assemble_each
 from gmkcf_dask.engine.operators import Floats, error_floor, finite
 from gmkcf_dask.engine.tiles import (
+    SPLIT_EVERY,
     AnyFloats,
     FusedTiles,
     Partial,
@@ -37,7 +38,6 @@ from gmkcf_dask.kernels.scratch import ScratchTiles
 from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.plan import Residency, Tiling
 
-_SPLIT_EVERY = 8
 Indices = npt.NDArray[np.int64]
 Boxes = npt.NDArray[np.object_]
 
@@ -163,7 +163,7 @@ class TiledKernels:
             dtype=object,
             meta=np.empty((), object),
             concatenate=False,
-            split_every=_SPLIT_EVERY,
+            split_every=SPLIT_EVERY,
         )
 
     def fused_tiles(self, weights: tuple[float, ...]) -> da.Array:

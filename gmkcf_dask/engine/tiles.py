@@ -13,11 +13,14 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from gmkcf_dask.kernels.tiles import decode
 from gmkcf_dask.plan import Tiling
 
 Floats = npt.NDArray[np.float64]
 AnyFloats = npt.NDArray[np.floating[Any]]
 
+SPLIT_EVERY = 8
+"""Partial products summed at once in the tree."""
 TINY = 1e-30
 """Smaller factors become 0 in float32 products: denormals are slow and mean nothing there."""
 
@@ -50,29 +53,31 @@ class TileSource(Protocol):
 
 
 @dataclass(frozen=True)
-class ArrayReader:
-    """Tiles as views of full (n, n) arrays."""
+class MemoryTiles:
+    """Tiles held in this process.
 
-    arrays: tuple[npt.NDArray[Any], ...]
+    Attributes
+    ----------
+    tiles : tuple, one entry per kernel
+        Tiles in tile order; float32, float64, or uint16 codes with their `code_scale`.
+    """
+
+    tiles: tuple[tuple[npt.NDArray[Any], ...], ...]
     tiling: Tiling
-    compact_scale: float | None = None
+    code_scale: float | None = None
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.float32) if self.compact_scale else self.arrays[0].dtype
+        return np.dtype(np.float32) if self.code_scale else self.tiles[0][0].dtype
 
     def scale(self) -> float:
-        return self.compact_scale or 1.0
+        return self.code_scale or 1.0
 
     def raw(self, kernel: int, t: int) -> npt.NDArray[Any]:
-        i, j = self.tiling.pair(t)
-        return self.arrays[kernel][self.tiling.rows(i), self.tiling.rows(j)]
+        return self.tiles[kernel][t]
 
     def decoded(self, kernel: int, t: int) -> npt.NDArray[Any]:
-        tile = self.raw(kernel, t)
-        if self.compact_scale is None:
-            return tile
-        return tile.astype(np.float32) * np.float32(self.compact_scale)
+        return decode(self.raw(kernel, t), self.code_scale)
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,15 @@ class Partial:
     """
 
     blocks: dict[Any, Floats]
+
+    @classmethod
+    def tree_sum(cls, parts: list[Partial]) -> Partial:
+        """Sum of partial products by the tree every operator uses: the same bits from each."""
+        while len(parts) > 1:
+            parts = [
+                cls.merge(parts[i : i + SPLIT_EVERY]) for i in range(0, len(parts), SPLIT_EVERY)
+            ]
+        return parts[0]
 
     @classmethod
     def merge(cls, parts: Iterable[Partial]) -> Partial:

@@ -48,7 +48,6 @@ from gmkcf_dask.kernels.tiles import (
 )
 from gmkcf_dask.plan import STORED_BYTES, Precision, Tiling, ceil_div, default_block
 
-_DENSE_BLOCK = 1024
 _BATCHES = 32
 _SECONDS_BETWEEN_MANIFESTS = 2.0
 
@@ -118,12 +117,11 @@ class KernelRequest:
         )
 
 
-def build_arrays(
-    request: KernelRequest, listen: Listener = ignore
-) -> tuple[list[npt.NDArray[Any]], tuple[ResolvedKernel, ...]]:
-    """All kernels as full (n, n) arrays in this process, in the stored dtype."""
-    features, n = request.features, request.n_samples
-    tiling = Tiling(n, _DENSE_BLOCK)
+def build_tiles(
+    request: KernelRequest, block: int, listen: Listener = ignore
+) -> tuple[tuple[npt.NDArray[Any], ...], ...]:
+    """The tiles of every kernel, in this process, as they would be stored: by kernel, by tile."""
+    features, tiling = request.features, Tiling(request.n_samples, block)
     everything = range(tiling.n_tiles)
     kernels, norms = resolve(
         request.kernels,
@@ -131,17 +129,13 @@ def build_arrays(
         tiling,
         lambda gather, what: run_here(gather, features, tiling, everything),
     )
-    arrays: list[npt.NDArray[Any]] = []
-    dtype = "uint16" if request.precision == "compact" else request.precision
-    arrays = [np.empty((n, n), dtype) for _ in kernels]
+    tiles: list[list[npt.NDArray[Any]]] = [[] for _ in kernels]
     for t in everything:
-        tile = _pair_tile(features, tiling, t)
-        for array, (name, values) in zip(arrays, final_tiles(kernels, tile, norms), strict=True):
-            stored = encode(values, request.precision, name)
-            array[tile.rows, tile.cols] = stored
-            array[tile.cols, tile.rows] = stored.T
+        made = final_tiles(kernels, _pair_tile(features, tiling, t), norms)
+        for kept, (name, values) in zip(tiles, made, strict=True):
+            kept.append(encode(values, request.precision, name))
         listen(StageProgress("kernels", t + 1, tiling.n_tiles))
-    return arrays, kernels
+    return tuple(map(tuple, tiles))
 
 
 def find_store(path: Path, request: KernelRequest) -> KernelStore | None:

@@ -24,7 +24,7 @@ from gmkcf_dask.corpus.model import Corpus, Floats, Matrix
 from gmkcf_dask.errors import DamagedStoreError, StoreError
 from gmkcf_dask.files import get, make_folder, put_atomic
 from gmkcf_dask.kernels.manifest import MANIFEST, KernelRecord, Manifest
-from gmkcf_dask.kernels.tiles import COMPACT_MAX
+from gmkcf_dask.kernels.tiles import CODE_SCALE, COMPACT_MAX, decode
 from gmkcf_dask.plan import COMPUTED_BYTES, Tiling
 
 _SPARSE_CHUNK = 1 << 17
@@ -78,12 +78,12 @@ class TileReader:
     store_id: str
     names: tuple[str, ...]
     tiling: Tiling
-    compact: bool
+    code_scale: float | None
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Dtype of tiles once decoded."""
-        if self.compact:
+        if self.code_scale is not None:
             return np.dtype(np.float32)
         stored: np.dtype[Any] = _open_array(
             self.path, f"kernels/{self.names[0]}", self.store_id
@@ -100,18 +100,17 @@ class TileReader:
         except (OSError, RuntimeError, ValueError) as error:
             raise self._damaged(name, i, j, f"cannot be read ({error})") from error
         first = tile[0, 0]
-        if first == COMPACT_MAX + 1 if self.compact else np.isnan(first):
+        if np.isnan(first) if self.code_scale is None else first == COMPACT_MAX + 1:
             raise self._damaged(name, i, j, "is missing")
         return tile
 
     def scale(self) -> float:
         """What a stored value is multiplied by to get the kernel's value."""
-        return 1.0 / COMPACT_MAX if self.compact else 1.0
+        return self.code_scale or 1.0
 
     def decoded(self, kernel: int, t: int) -> npt.NDArray[Any]:
         """Tile t of a kernel as numbers, float32 or float64."""
-        tile = self.raw(kernel, t)
-        return tile.astype(np.float32) * np.float32(self.scale()) if self.compact else tile
+        return decode(self.raw(kernel, t), self.code_scale)
 
     def _damaged(self, name: str, i: int, j: int, what: str) -> DamagedStoreError:
         return DamagedStoreError(
@@ -190,8 +189,7 @@ class KernelStore:
     @cached_property
     def reader(self) -> TileReader:
         m = self.manifest
-        compact = m.precision == "compact"
-        return TileReader(str(self.path), m.store_id, m.names, m.tiling, compact)
+        return TileReader(str(self.path), m.store_id, m.names, m.tiling, CODE_SCALE[m.precision])
 
     def features(self) -> StoredFeatures:
         """The features the kernels were made from."""

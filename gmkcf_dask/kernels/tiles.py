@@ -35,6 +35,12 @@ Norms = Mapping[str, Floats]
 
 COMPACT_MAX = 65534
 """Largest uint16 code that is data; 65535 marks what was never written."""
+CODE_SCALE: dict[Precision, float | None] = {
+    "float32": None,
+    "float64": None,
+    "compact": 1.0 / COMPACT_MAX,
+}
+"""What a stored code is multiplied by to get the kernel's value; None where it is the value."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +200,13 @@ def encode(values: Floats, precision: Precision, name: str) -> npt.NDArray[Any]:
             "unit, or precision float64"
         )
     return stored
+
+
+def decode(stored: npt.NDArray[Any], code_scale: float | None) -> npt.NDArray[Any]:
+    """A stored tile as numbers: codes of precision compact are widened to float32."""
+    if code_scale is None:
+        return stored
+    return stored.astype(np.float32) * np.float32(code_scale)
 
 
 def _scaled_rbf(kernel: ResolvedKernel, tile: PairTile) -> Floats:
