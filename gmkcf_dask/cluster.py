@@ -104,7 +104,7 @@ def open_cluster(
     if kind == "threads":
         yield threads(workers, memory)
     elif kind == "local":
-        with _local_cluster(workers or cores(), memory) as client:
+        with local_cluster(workers or cores(), memory) as client:
             yield of_client(client)
     else:
         with _connect(kind) as client:
@@ -112,7 +112,8 @@ def open_cluster(
 
 
 @contextmanager
-def _local_cluster(n_workers: int, memory: int | None) -> Iterator[Any]:
+def local_cluster(n_workers: int, memory: int | None = None) -> Iterator[Any]:
+    """A client of worker processes on this machine, one thread each, on loopback only."""
     from distributed import Client, LocalCluster
 
     memory = memory or int(psutil.virtual_memory().available * 9 // 10 // n_workers)
@@ -124,7 +125,9 @@ def _local_cluster(n_workers: int, memory: int | None) -> Iterator[Any]:
             threads_per_worker=1,
             memory_limit=memory,
             host="127.0.0.1",
-            dashboard_address=None,
+            # no dashboard; the health page that remains gets a free port on loopback
+            dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):

@@ -42,8 +42,9 @@ class Runner:
 
     def _context(self) -> AbstractContextManager[Any]:
         stack = ExitStack()
-        stack.enter_context(dask.config.set(_GRAPH_SETTINGS))
         if self.client is not None:
+            # only with distributed loaded: undoing a setting made earlier would drop its defaults
+            stack.enter_context(dask.config.set(_GRAPH_SETTINGS))
             stack.enter_context(self.client.as_current())
         else:
             stack.enter_context(

@@ -54,7 +54,8 @@ def finished_kernel(X, name, normalization, scaling):
     if scaling == "minmax":
         inside = K[np.ix_(valid, valid)]
         low, high = (inside.min(), inside.max()) if inside.size else (0.0, 0.0)
-        K = np.ones_like(K) if high <= low else (K - low) / (high - low)
+        constant = high - low <= 1e-12 * abs(high)  # but for rounding
+        K = np.ones_like(K) if constant else (K - low) / (high - low)
     K = K.copy()
     K[~valid, :] = 0
     K[:, ~valid] = 0

@@ -7,9 +7,12 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-from scipy import sparse
 
 from gmkcf_dask.corpus.model import Floats, Matrix
+
+_FAR = 1e3
+"""‖mean‖² against mean squared spread from which distances are measured from the mean."""
+_ROUNDING = 8 * float(np.finfo(np.float64).eps)
 
 
 class Features(Protocol):
@@ -19,8 +22,8 @@ class Features(Protocol):
     def n_samples(self) -> int: ...
 
     @property
-    def column_means(self) -> Floats | None:
-        """Means of the columns, shape (d,), where features are dense; None where sparse."""
+    def offset(self) -> Floats | None:
+        """What distances are measured from, shape (d,); None for the origin. See `offset_of`."""
 
     def rows(self, where: slice) -> Matrix:
         """Row block, shape (len, d)."""
@@ -37,8 +40,8 @@ class ArrayFeatures:
         return int(self.X.shape[0])
 
     @cached_property
-    def column_means(self) -> Floats | None:
-        return None if sparse.issparse(self.X) else np.asarray(self.X.mean(axis=0))
+    def offset(self) -> Floats | None:
+        return offset_of(self.X)
 
     def rows(self, where: slice) -> Matrix:
         return self.X[where]
@@ -49,7 +52,7 @@ class NoFeatures:
     """Stands in where all kernels are precomputed."""
 
     n_samples: int
-    column_means: None = None
+    offset: None = None
 
     def rows(self, where: slice) -> Matrix:
         return np.empty((where.stop - where.start, 0))
@@ -92,51 +95,27 @@ class PairTile:
     @cached_property
     def gram(self) -> Floats:
         """X_I X_Jᵀ, shape (len I, len J)."""
-        means = self.features.column_means
-        if means is None:
-            G = _exactly_symmetric(_dense(self.X_rows @ self.X_cols.T), self.on_diagonal)
-        else:
-            a = (self._centered_rows @ means)[:, None]
-            c = (self._centered_cols @ means)[None, :]
-            G = self._centered_gram + (a + c) + means @ means
+        G = _product(self.X_rows, self.X_cols, self.on_diagonal)
         if self.on_diagonal:
             np.fill_diagonal(G, self.sq_rows)
         return G
 
     @cached_property
     def squared_distances(self) -> Floats:
-        """‖x−y‖², shape (len I, len J), exactly 0 for a sample and itself.
-
-        Dense features are centred first: distances do not change, and samples far from the
-        origin lose no digits.
-        """
-        if self.features.column_means is None:
+        """‖x−y‖², shape (len I, len J), exactly 0 for equal samples."""
+        offset = self.features.offset
+        if offset is None:
             G, sq_rows, sq_cols = self.gram, self.sq_rows, self.sq_cols
         else:
-            G = self._centered_gram
-            sq_rows = squared_norms(self._centered_rows)
-            sq_cols = squared_norms(self._centered_cols)
-        d2 = G * -2.0
-        d2 += sq_rows[:, None] + sq_cols[None, :]
-        np.maximum(d2, 0.0, out=d2)
+            rows, cols = _shifted(self.X_rows, offset), _shifted(self.X_cols, offset)
+            G = _product(rows, cols, self.on_diagonal)
+            sq_rows, sq_cols = squared_norms(rows), squared_norms(cols)
+        sums = sq_rows[:, None] + sq_cols[None, :]
+        d2 = sums - 2.0 * G
+        d2[d2 <= _ROUNDING * sums] = 0.0  # equal samples, but for rounding
         if self.on_diagonal:
             np.fill_diagonal(d2, 0.0)
         return d2
-
-    @cached_property
-    def _centered_rows(self) -> Floats:
-        return _centered(self.X_rows, self.features.column_means)
-
-    @cached_property
-    def _centered_cols(self) -> Floats:
-        if self.on_diagonal:
-            return self._centered_rows
-        return _centered(self.X_cols, self.features.column_means)
-
-    @cached_property
-    def _centered_gram(self) -> Floats:
-        G = self._centered_rows @ self._centered_cols.T
-        return _exactly_symmetric(G, self.on_diagonal)
 
 
 def squared_norms(X: Matrix) -> Floats:
@@ -147,15 +126,26 @@ def squared_norms(X: Matrix) -> Floats:
     return np.asarray(squares.sum(axis=1), dtype=np.float64).ravel()
 
 
-def _centered(X: Matrix, means: Floats | None) -> Floats:
+def offset_of(X: Matrix) -> Floats | None:
+    """The mean row, where distances from the origin would lose digits; None elsewhere.
+
+    ‖x−y‖² is had from inner products, which cancel when samples lie far from the origin compared
+    with their spread. Measured from the mean they do not, at the price of a second Gram tile.
+    Sparse features stay sparse.
+    """
+    if not isinstance(X, np.ndarray):
+        return None
+    mean: Floats = X.mean(axis=0)
+    spread = float(np.mean(squared_norms(X - mean)))
+    return mean if float(mean @ mean) > _FAR * spread else None
+
+
+def _product(rows: Matrix, cols: Matrix, on_diagonal: bool) -> Floats:
+    G: Any = rows @ cols.T
+    G = G if isinstance(G, np.ndarray) else G.toarray()
+    return np.asarray((G + G.T) / 2 if on_diagonal else G)
+
+
+def _shifted(X: Matrix, offset: Floats) -> Floats:
     assert isinstance(X, np.ndarray)
-    assert means is not None
-    return X - means
-
-
-def _dense(product: Any) -> Floats:
-    return np.asarray(product if isinstance(product, np.ndarray) else product.toarray())
-
-
-def _exactly_symmetric(G: Floats, on_diagonal: bool) -> Floats:
-    return (G + G.T) / 2 if on_diagonal else G
+    return X - offset

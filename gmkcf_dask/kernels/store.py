@@ -23,6 +23,7 @@ from zarr.codecs import ZstdCodec
 from gmkcf_dask.corpus.model import Corpus, Floats, Matrix
 from gmkcf_dask.errors import DamagedStoreError, StoreError
 from gmkcf_dask.files import get, make_folder, put_atomic
+from gmkcf_dask.kernels.features import offset_of
 from gmkcf_dask.kernels.manifest import MANIFEST, KernelRecord, Manifest
 from gmkcf_dask.kernels.tiles import CODE_SCALE, COMPACT_MAX, decode
 from gmkcf_dask.plan import COMPUTED_BYTES, Tiling
@@ -46,13 +47,14 @@ class StoredFeatures:
     n_samples: int
     n_features: int
     sparse: bool
+    has_offset: bool
 
     def _array(self, name: str) -> Any:
         return _open_array(self.path, f"features/{name}", self.store_id)
 
     @cached_property
-    def column_means(self) -> Floats | None:
-        return None if self.sparse else np.asarray(self._array("means")[:])
+    def offset(self) -> Floats | None:
+        return np.asarray(self._array("offset")[:]) if self.has_offset else None
 
     def rows(self, where: slice) -> Matrix:
         if not self.sparse:
@@ -196,8 +198,15 @@ class KernelStore:
         m = self.manifest
         if m.n_features == 0:
             raise StoreError(f"{self.path} was made from precomputed kernels: it has no features")
-        is_sparse = (self.path / "features" / "indptr").exists()
-        return StoredFeatures(str(self.path), m.store_id, m.n_samples, m.n_features, is_sparse)
+        held = {entry.name for entry in (self.path / "features").iterdir()}
+        return StoredFeatures(
+            str(self.path),
+            m.store_id,
+            m.n_samples,
+            m.n_features,
+            sparse="indptr" in held,
+            has_offset="offset" in held,
+        )
 
     def strings(self, what: str) -> tuple[str, ...] | None:
         """`ids`, `labels` or `terms` of the corpus, or None where there are none."""
@@ -306,7 +315,9 @@ def _write_features(group: Any, X: Matrix, block: int) -> None:
     if isinstance(X, np.ndarray):
         chunks = (min(block, X.shape[0]), X.shape[1])
         _create(group, "X", X.shape, chunks, "float64", np.nan)[:] = X
-        _create(group, "means", (X.shape[1],), (X.shape[1],), "float64", np.nan)[:] = X.mean(axis=0)
+        offset = offset_of(X)
+        if offset is not None:
+            _create(group, "offset", offset.shape, offset.shape, "float64", np.nan)[:] = offset
         return
     parts = {"data": X.data, "indices": X.indices, "indptr": X.indptr}
     for name, values in parts.items():

@@ -35,6 +35,7 @@ Norms = Mapping[str, Floats]
 
 COMPACT_MAX = 65534
 """Largest uint16 code that is data; 65535 marks what was never written."""
+_CONSTANT = 1e-12
 CODE_SCALE: dict[Precision, float | None] = {
     "float32": None,
     "float64": None,
@@ -225,8 +226,8 @@ def _min_max(values: Floats, kernel: ResolvedKernel) -> Floats:
     assert kernel.minimum is not None
     assert kernel.maximum is not None
     span = kernel.maximum - kernel.minimum
-    if span <= 0.0:
-        return np.ones_like(values)  # a constant kernel
+    if span <= _CONSTANT * abs(kernel.maximum):
+        return np.ones_like(values)  # a constant kernel, but for rounding
     values -= kernel.minimum
     values /= span
     return np.asarray(np.clip(values, 0.0, 1.0, out=values))

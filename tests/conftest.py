@@ -1,0 +1,64 @@
+"""Fixtures shared by the tests: clusters that live for the session, and small problems."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+from gmkcf_dask.cluster import local_cluster
+from gmkcf_dask.graph import Runner, pin_worker_threads
+from gmkcf_dask.plan import GIB
+
+settings.register_profile(
+    "default",
+    max_examples=40,
+    deadline=None,
+    derandomize=bool(os.environ.get("CI")),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("default")
+
+
+def _cluster(n_workers):
+    with local_cluster(n_workers, 2 * GIB) as client:
+        pin_worker_threads(client)
+        yield client
+
+
+@pytest.fixture(scope="session")
+def one_worker():
+    yield from _cluster(1)
+
+
+@pytest.fixture(scope="session")
+def two_workers():
+    yield from _cluster(2)
+
+
+@pytest.fixture
+def runner_named(request):
+    """A function from a scheduler's name to a Runner; clusters start when first asked for."""
+
+    def get(name):
+        if name in ("synchronous", "threads"):
+            return Runner(scheduler=name)
+        return Runner(client=request.getfixturevalue(name))
+
+    return get
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="session")
+def paper_data():
+    """Folder with the corpora of the paper; tests that need it are skipped where it is not."""
+    beside = Path(__file__).resolve().parents[1].parent / "shared" / "data"
+    folder = Path(os.environ.get("GMKCF_DATA", beside))
+    if not (folder / "bbc.mat").exists():
+        pytest.skip("the corpora of the paper are not here (set GMKCF_DATA)")
+    return folder

@@ -1,0 +1,159 @@
+"""The plan: sums spelled out again, invariants over many shapes, refusals with their numbers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gmkcf_dask.errors import InputError, PlanRefused
+from gmkcf_dask.plan import (
+    GIB,
+    GROUP_BYTES,
+    MIB,
+    PROCESS_BYTES,
+    Tiling,
+    build_task_bytes,
+    default_block,
+    fit_task_bytes,
+    human_bytes,
+    make_plan,
+)
+
+shapes = st.builds(Tiling, st.integers(1, 400), st.integers(1, 450))
+
+
+@given(shapes)
+def test_tiles_cover_the_triangle_once(tiling):
+    covered = set()
+    for t, pair in enumerate(tiling.pairs()):
+        assert tiling.pair(t) == pair
+        assert pair[0] <= pair[1]
+        covered.add(pair)
+    assert len(covered) == tiling.n_tiles
+    assert sum(tiling.rows(i).stop - tiling.rows(i).start for i in range(tiling.n_blocks)) == (
+        tiling.n
+    )
+
+
+@given(shapes, st.sampled_from([4, 8]))
+def test_tasks_hold_a_bounded_number_of_bytes(tiling, itemsize):
+    group = tiling.tiles_per_task(itemsize)
+    assert 1 <= group <= tiling.n_tiles
+    assert group == 1 or group * tiling.block**2 * itemsize <= GROUP_BYTES
+
+
+def test_peaks_term_by_term():
+    tiling = Tiling(10_000, 1000)
+    tile, group = 4 * 1000**2, tiling.tiles_per_task(4)
+    assert group == 3  # 55 tiles cut into at least 16 groups
+    expected = (
+        group * tile  # fused tiles
+        + 4 * tile  # read, decoded, widened, rank-2k
+        + 10_000 * 20 * 4  # the factor
+        + (group + 1) * 1000 * 20 * 8  # the partial product
+    )
+    assert fit_task_bytes(tiling, 20, "float32") == expected
+    assert build_task_bytes(1000, 5) == 6 * 8 * 1000**2 + 2 * 5
+
+
+def test_plan_term_by_term():
+    plan = make_plan(
+        12_000, 500, 12, 10, feature_bytes=12_000_000, n_workers=2, memory_per_worker=GIB
+    )
+    tiles = 12 * 13 // 2
+    assert plan.block == 1024
+    assert plan.n_tiles == tiles
+    assert plan.stored_bytes == 12 * tiles * 1024**2 * 4
+    assert plan.kw_bytes == tiles * 1024**2 * 4
+    assert plan.residency == "memory"
+    assert plan.kernel_sweeps_per_iteration == 2
+    assert plan.read_per_iteration == 2 * plan.stored_bytes + 2 * plan.kw_bytes
+    assert plan.disk_needed == plan.stored_bytes + 12_000_000
+    working = PROCESS_BYTES + max(plan.build_task_bytes, plan.fit_task_bytes)
+    assert plan.worker_peak_bytes == working + 3 * plan.kw_bytes // 4
+
+
+@given(
+    n=st.integers(1, 300_000),
+    m=st.integers(1, 40),
+    k=st.integers(1, 50),
+    precision=st.sampled_from(["float32", "float64", "compact"]),
+    workers=st.integers(1, 64),
+    threads=st.integers(1, 8),
+    memory=st.integers(64 * MIB, 64 * GIB),
+    disk=st.one_of(st.none(), st.integers(0, 1 << 44)),
+)
+def test_what_is_accepted_fits(n, m, k, precision, workers, threads, memory, disk):
+    try:
+        plan = make_plan(
+            n,
+            100,
+            m,
+            k,
+            feature_bytes=n * 800,
+            precision=precision,
+            n_workers=workers,
+            threads_per_worker=threads,
+            memory_per_worker=memory,
+            disk_free=disk,
+        )
+    except PlanRefused:
+        return
+    assert plan.worker_peak_bytes <= memory * 6 // 10
+    assert disk is None or plan.disk_needed <= disk
+    assert all(isinstance(v, int | str | type(None)) for v in vars(plan).values())
+    assert "\n".join(plan.lines()) == str(plan)
+
+
+def test_residency_follows_memory_and_disk():
+    def residency(memory, disk, **kwargs):
+        return make_plan(
+            40_000,
+            100,
+            12,
+            10,
+            feature_bytes=0,
+            n_workers=2,
+            memory_per_worker=memory,
+            disk_free=disk,
+            already_stored=True,
+            **kwargs,
+        ).residency
+
+    assert residency(16 * GIB, 0) == "memory"
+    assert residency(1 * GIB, 100 * GIB) == "scratch"
+    assert residency(1 * GIB, 0) == "recompute"
+    with pytest.raises(PlanRefused, match="fused kernel needs"):
+        residency(1 * GIB, 0, residency="memory")
+
+
+def test_recompute_costs_a_third_sweep():
+    plan = make_plan(5_000, 10, 3, 4, feature_bytes=0, residency="recompute")
+    assert plan.kernel_sweeps_per_iteration == 3
+    assert plan.read_per_iteration == 3 * plan.stored_bytes
+
+
+def test_tiles_shrink_until_a_task_fits():
+    roomy = make_plan(50_000, 10, 12, 10, feature_bytes=0, memory_per_worker=8 * GIB)
+    tight = make_plan(50_000, 10, 12, 10, feature_bytes=0, memory_per_worker=560 * MIB)
+    assert tight.block < roomy.block
+
+
+def test_refusals_say_the_numbers():
+    with pytest.raises(PlanRefused, match=r"needs .*iB of memory .* has 100\.0 MiB"):
+        make_plan(9_000, 10, 12, 10, feature_bytes=0, memory_per_worker=100 * MIB)
+    with pytest.raises(PlanRefused, match=r"needs up to .*iB of disk but 1\.0 MiB are free"):
+        make_plan(9_000, 10, 12, 10, feature_bytes=0, disk_free=MIB)
+    with pytest.raises(InputError, match="block size must be at least 1"):
+        make_plan(10, 1, 1, 1, feature_bytes=0, block=-3)
+
+
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 1000, 4096, 5000, 64 * 1024 + 1, 300_000])
+def test_default_block_grows_with_n(n):
+    assert 64 <= default_block(n) <= 4096
+    assert default_block(n) <= default_block(n + 1)
+
+
+def test_bytes_for_people():
+    assert human_bytes(0) == "0 B"
+    assert human_bytes(5 * MIB) == "5.0 MiB"
+    assert human_bytes(3 << 40) == "3.0 TiB"
