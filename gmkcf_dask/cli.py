@@ -108,13 +108,19 @@ text_options = _options(
     click.option("--text-column", default="text", help="JSONL and CSV: the column with the text."),
     click.option("--id-column", help="JSONL and CSV: sample ids.  [default: id, if there]"),
     click.option("--label-column", help="JSONL and CSV: known topics.  [default: label, if there]"),
-    click.option("--stop-words", type=click.Choice(["english"]), help="Words to leave out."),
+    click.option(
+        "--stop-words", type=click.Choice(["english"]), help="Words to leave out.  [default: none]"
+    ),
     click.option(
         "--min-df",
         type=click.IntRange(min=1),
         help="Documents a word must appear in.  [default: 2, 1 below 50 documents]",
     ),
-    click.option("--max-features", type=click.IntRange(min=1), help="Keep this many words only."),
+    click.option(
+        "--max-features",
+        type=click.IntRange(min=1),
+        help="Keep this many words only.  [default: all]",
+    ),
     click.option("--sublinear-tf", is_flag=True, help="Count words as 1 + log(count)."),
 )
 clusters_option = click.option(
@@ -164,7 +170,9 @@ def plan(input_path: str, n_clusters: int, **options: Any) -> None:
         request = _request(input_path, options)
     SolverOptions(n_clusters).check_samples(request.n_samples)
     with _cluster(request.n_samples, options) as resources:
-        click.echo(str(workflow.request_plan(request, n_clusters, resources, Path("store.zarr"))))
+        here = workflow.free_disk(Path())
+        the_plan = workflow.request_plan(request, n_clusters, resources, disk_free=here)
+        click.echo(str(the_plan))
         click.echo(f"runs on: {resources.description}")
 
 
@@ -230,6 +238,8 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
         request = watch.time("read", lambda: _request(input_path, options))
     solver.check_samples(request.n_samples)
     path = store or out / "store.zarr"
+    if overwrite and store is None:
+        workflow.discard_other_store(path, request)
     with _cluster(request.n_samples, options) as resources:
         the_plan = workflow.request_plan(request, solver.n_clusters, resources, path)
         click.echo(f"plan for {input_path} on {resources.description}")

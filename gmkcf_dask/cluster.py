@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from gmkcf_dask.plan import MIB
 if TYPE_CHECKING:
     from distributed import Client
 
+_ADDRESS = re.compile(r"((tcp|tls|ucx|wss?)://)?([^\s/:\[\]]+|\[[^\s\]]+\]):\d+|inproc://\S+")
 LOCAL_CLUSTER_FROM = 5_000
 """Samples from which worker processes pay for their start."""
 
@@ -66,6 +68,8 @@ def threads(n_threads: int | None = None, memory: int | None = None) -> Resource
 
 def of_client(client: Client) -> Resources:
     """A connected cluster; its smallest worker sets the limits."""
+    if client.status != "running":
+        raise ClusterError(f"the Dask client is {client.status}: pass one that is connected")
     try:
         # with n_workers=-1 all of them are reported, by default only a handful
         workers = list(client.scheduler_info(n_workers=-1)["workers"].values())
@@ -138,6 +142,11 @@ def local_cluster(n_workers: int, memory: int | None = None) -> Iterator[Any]:
 def _connect(address: str) -> Iterator[Any]:
     from distributed import Client
 
+    if not _ADDRESS.fullmatch(address):
+        raise InputError(
+            f"cluster must be threads, local or the address of a Dask scheduler such as "
+            f"tcp://host:8786, not {address!r}"
+        )
     try:
         client = Client(address, timeout=10, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:

@@ -23,6 +23,7 @@ from gmkcf_dask.kernels.build import KernelRequest
 from gmkcf_dask.kernels.specs import precomputed_specs, resolve_kernels
 from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.methods.factorize import SolverOptions
+from gmkcf_dask.methods.init import make_starts
 from gmkcf_dask.progress import Progress
 from gmkcf_dask.workflow import (
     Clustering,
@@ -125,13 +126,14 @@ class _KernelFactorization(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             tol=self.tol,
             polish=self.polish,
         )
+        seed = seed_of(self.random_state)
         listen, close = _listeners(self.callbacks, self.verbose)
         try:
             stack = self._stack(X, options, listen)
             found = self._cluster(
                 stack,
                 options,
-                seed=seed_of(self.random_state),
+                seed=seed,
                 n_init=self.n_init,
                 init=self.init,
                 listen=listen,
@@ -157,18 +159,23 @@ class _KernelFactorization(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(X, str | Path):
             X = KernelStore.open(X)
         if isinstance(X, KernelStore):
-            options.check_samples(X.n_samples)
+            self._check(options, X.n_samples)
             resources = self._resources()
             plan = store_plan(X, options.n_clusters, resources)
             return stored_kernels(X, plan, resources)
         request = self._request(X)
-        options.check_samples(request.n_samples)
+        self._check(options, request.n_samples)
         if self.store is None:
             return dense_kernels(request, listen)
         resources, path = self._resources(), Path(self.store)
         plan = request_plan(request, options.n_clusters, resources, path)
         store = build(path, request, plan, resources, listen)
         return stored_kernels(store, plan, resources)
+
+    def _check(self, options: SolverOptions, n: int) -> None:
+        """Everything that can be refused is refused before kernels are built."""
+        options.check_samples(n)
+        make_starts(n, options.n_clusters, 0, self.n_init, self.init)
 
     def _request(self, X: Any) -> KernelRequest:
         how = {
@@ -179,9 +186,9 @@ class _KernelFactorization(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         }
         kernels = self._requested_kernels()
         if isinstance(kernels, str) and kernels == "precomputed":
-            specs = precomputed_specs(X)
-            self.n_features_in_ = int(specs[0].matrix.shape[0])
-            return KernelRequest(None, specs, **how)
+            request = KernelRequest(None, precomputed_specs(X), **how)
+            self.n_features_in_ = request.n_samples
+            return request
         features = as_features(X)
         validate_data(self, X, skip_check_array=True)  # only notes names and number of columns
         if self.n_clusters > 1:
@@ -233,7 +240,7 @@ class GMKCF(_KernelFactorization):
     >>> from gmkcf_dask import GMKCF
     >>> rng = np.random.default_rng(0)
     >>> X = np.vstack([rng.normal(c, 0.3, (20, 2)) for c in ([0, 3], [3, 0])])
-    >>> model = GMKCF(n_clusters=2, kernels=["rbf_1", "cosine"], random_state=0).fit(X)
+    >>> model = GMKCF(2, kernels=["rbf_1", "cosine"], tol=1e-4, random_state=0).fit(X)
     >>> sorted(np.bincount(model.labels_).tolist())
     [20, 20]
     """
@@ -393,7 +400,7 @@ def _current_client() -> Any:
 def _listeners(
     callbacks: Sequence[Callable[[Event], object]] | None, verbose: int
 ) -> tuple[Listener, Callable[[], None]]:
-    progress = Progress(enabled=True) if verbose else Progress(enabled=False)
+    progress = Progress(enabled=bool(verbose))
     heard: list[Listener] = [*(callbacks or ()), progress]
 
     def listen(event: Event) -> None:

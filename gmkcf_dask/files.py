@@ -27,8 +27,17 @@ def get(path: Path) -> bytes | None:
     """Content of a file, or None where there is none."""
     try:
         return path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def check_writable(path: Path, what: str) -> None:
+    """Refuse a folder that could not be made or written, without making it."""
+    existing = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
+    if not existing.is_dir():
+        raise InputError(f"cannot write {what} at {path}: {existing} is a file; choose another")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write {what} at {path}: permission denied; choose another path")
 
 
 def make_folder(path: Path, what: str) -> None:

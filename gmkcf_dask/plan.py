@@ -239,9 +239,7 @@ def make_plan(
     PlanRefused
         With the numbers, when memory or disk is too small.
     """
-    for name, value in (("block size", block or 1), ("workers", n_workers)):
-        if value < 1:
-            raise InputError(f"{name} must be at least 1, not {value}")
+    _check_numbers(n, n_kernels, n_clusters, precision, block, n_workers, threads_per_worker)
     budget = memory_per_worker * SPILL_TENTHS // 10
     itemsize = COMPUTED_BYTES[precision]
 
@@ -327,6 +325,32 @@ def make_plan(
         disk_needed=disk_needed,
         disk_free=disk_free,
     )
+
+
+def _check_numbers(
+    n: int,
+    n_kernels: int,
+    n_clusters: int,
+    precision: str,
+    block: int | None,
+    n_workers: int,
+    n_threads: int,
+) -> None:
+    counts = {
+        "samples": n,
+        "kernels": n_kernels,
+        "clusters": n_clusters,
+        "block size": 1 if block is None else block,
+        "workers": n_workers,
+        "threads": n_threads,
+    }
+    for name, value in counts.items():
+        if value < 1:
+            raise InputError(f"{name} must be at least 1, not {value}")
+    if n_clusters > n:
+        raise InputError(f"{n_clusters} clusters of {n} samples cannot be: ask for fewer clusters")
+    if precision not in STORED_BYTES:
+        raise InputError(f"precision must be one of {', '.join(STORED_BYTES)}, not {precision!r}")
 
 
 def driver_bytes(n: int, n_clusters: int) -> int:

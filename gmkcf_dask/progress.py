@@ -14,8 +14,6 @@ from typing import TextIO
 from gmkcf_dask.events import Event, IterationDone, StageProgress
 from gmkcf_dask.plan import human_bytes
 
-_SECONDS_BETWEEN_LINES = 0.1
-
 
 class Progress:
     """A listener that draws on a terminal.
@@ -25,14 +23,17 @@ class Progress:
     stream : text stream
         Standard error unless given.
     enabled : bool, optional
-        Draw even though the stream is no terminal, or not at all.
+        Draw at all; by default only on a terminal. Elsewhere lines are plain and few.
     """
 
     def __init__(self, stream: TextIO | None = None, enabled: bool | None = None) -> None:
         self._stream = stream or sys.stderr
-        self._enabled = self._stream.isatty() if enabled is None else enabled
+        self._terminal = self._stream.isatty()
+        self._enabled = self._terminal if enabled is None else enabled
+        self._pause = 0.1 if self._terminal else 2.0
         self._stage = ""
-        self._started = self._drawn = 0.0
+        self._started = self._heard = time.monotonic()
+        self._drawn = -math.inf
         self._first_done = 0
         self._changes: deque[float] = deque(maxlen=10)
 
@@ -42,54 +43,66 @@ class Progress:
         now = time.monotonic()
         stage = event.stage if isinstance(event, StageProgress) else f"fit {event.restart + 1}"
         if stage != self._stage:
-            self.close()
-            self._stage, self._started, self._drawn = stage, now, 0.0
-            self._changes.clear()
-            # a resumed stage begins with work it did not do: no rate may be made of that
-            self._first_done = 0
+            self._begin(stage, event, now)
+        self._heard = now
         last = isinstance(event, StageProgress) and event.done >= event.total
         if isinstance(event, IterationDone):
             self._changes.append(event.change)
-        if now - self._drawn < _SECONDS_BETWEEN_LINES and not last:
-            return
-        self._drawn = now
-        elapsed = max(now - self._started, 1e-9)
-        text = (
-            self._tiles(event, elapsed)
-            if isinstance(event, StageProgress)
-            else self._fit(event, elapsed)
-        )
-        self._stream.write(f"\r\x1b[2K{text}")
+        if now - self._drawn >= self._pause or last:
+            self._drawn = now
+            self._draw(self._text(event, max(now - self._started, 1e-3)))
+
+    def _begin(self, stage: str, event: Event, now: float) -> None:
+        self.close()
+        self._stage, self._drawn = stage, -math.inf
+        self._changes.clear()
+        counted = isinstance(event, StageProgress)
+        # the first event of a counted stage says what was there before it began: no rate from that;
+        # the first iteration began when the last event before it was heard
+        self._first_done = event.done if isinstance(event, StageProgress) else 0
+        self._started = now if counted else self._heard
+
+    def _text(self, event: Event, elapsed: float) -> str:
+        if isinstance(event, StageProgress):
+            return self._tiles(event, elapsed)
+        return self._fit(event, elapsed)
+
+    def _draw(self, text: str) -> None:
+        self._stream.write(f"\r\x1b[2K{text}" if self._terminal else f"{text}\n")
         self._stream.flush()
 
     def close(self) -> None:
         """End the line that is being drawn."""
         if self._enabled and self._stage:
-            self._stream.write("\n")
-            self._stream.flush()
+            if self._terminal:
+                self._stream.write("\n")
+                self._stream.flush()
             self._stage = ""
 
     def _tiles(self, event: StageProgress, elapsed: float) -> str:
-        rate = event.done / elapsed
-        left = (event.total - event.done) / rate if rate else math.inf
-        speed = f", {human_bytes(int(event.bytes_done / elapsed))}/s" if event.bytes_done else ""
         filled = 24 * event.done // max(event.total, 1)
         bar = "█" * filled + "░" * (24 - filled)
-        return (
-            f"{event.stage:<11}{bar} {event.done}/{event.total} tiles, {rate:.1f}/s{speed}, "
-            f"{_duration(left)} left"
-        )
+        text = f"{event.stage:<11}{bar} {event.done}/{event.total} tiles"
+        new = event.done - self._first_done
+        if new <= 0:
+            return text
+        rate = new / elapsed
+        bytes_per_tile = event.bytes_done // max(event.done, 1)
+        speed = f", {human_bytes(int(rate * bytes_per_tile))}/s" if bytes_per_tile else ""
+        left = _duration((event.total - event.done) / rate)
+        return f"{text}, {rate:.1f}/s{speed}, {left} left"
 
     def _fit(self, event: IterationDone, elapsed: float) -> str:
         rate = event.iteration / elapsed
         remaining = min(
             iterations_left(list(self._changes), event.tol), event.max_iter - event.iteration
         )
+        speed = f", {rate:.2f}/s" if elapsed > 0.01 else ""
         left = f", about {_duration(remaining / rate)} left" if len(self._changes) > 2 else ""
         run = f" run {event.restart + 1}/{event.n_restarts}" if event.n_restarts > 1 else ""
         return (
             f"fit{run}: iteration {event.iteration}, J = {event.objective:.6g}, "
-            f"change {event.change:.1e} (stops at {event.tol:g}), {rate:.2f}/s{left}"
+            f"change {event.change:.1e} (stops at {event.tol:g}){speed}{left}"
         )
 
 

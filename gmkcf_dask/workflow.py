@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from gmkcf_dask.engine.dense import DEFAULT_BLOCK, DenseKernels
 from gmkcf_dask.engine.operators import FusedKernel, KernelStack
 from gmkcf_dask.engine.tiled import TiledKernels
 from gmkcf_dask.engine.tiles import MemoryTiles
-from gmkcf_dask.errors import InputError, PlanRefused
+from gmkcf_dask.errors import InputError, PlanRefused, StoreError
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.kernels.build import KernelRequest, build_store, build_tiles, find_store
 from gmkcf_dask.kernels.manifest import package_versions
@@ -30,14 +30,13 @@ from gmkcf_dask.kernels.tiles import CODE_SCALE
 from gmkcf_dask.methods.assign import kmeans_labels
 from gmkcf_dask.methods.factorize import Factorization, SolverOptions, finish
 from gmkcf_dask.methods.gmkcf import gmkcf
-from gmkcf_dask.methods.init import Start, given_start, random_starts
+from gmkcf_dask.methods.init import Init, Start, make_starts
 from gmkcf_dask.methods.kcf import kcf
 from gmkcf_dask.plan import Plan, Tiling, human_bytes, make_plan, tiled_bytes
 from gmkcf_dask.results.run import write_run
 from gmkcf_dask.results.summary import summarize_clusters
 
 Floats = npt.NDArray[np.float64]
-Init = Literal["random"] | tuple[npt.ArrayLike, npt.ArrayLike]
 
 
 @dataclass(frozen=True)
@@ -145,10 +144,11 @@ def _fit(
     init: Init,
 ) -> Clustering:
     options.check_samples(stack.n_samples)
+    starts = make_starts(stack.n_samples, options.n_clusters, seed, n_init, init)
     best: Factorization | None = None
     runs: list[RunSummary] = []
     with one_blas_thread():
-        for r, start in enumerate(_starts(stack.n_samples, options.n_clusters, seed, n_init, init)):
+        for r, start in enumerate(starts):
             found = run(start, (r, n_init))
             runs.append(RunSummary(found.objective, found.n_iter, found.converged))
             if best is None or found.objective < best.objective:
@@ -162,30 +162,19 @@ def _fit(
     )
 
 
-def _starts(n: int, k: int, seed: int, n_init: int, init: Init) -> Iterable[Start]:
-    if not isinstance(n_init, int | np.integer) or n_init < 1:
-        raise InputError(f"n_init must be a whole number of at least 1, not {n_init!r}")
-    if isinstance(init, str):
-        if init != "random":
-            raise InputError(f"init must be 'random' or a pair (U0, V0), not {init!r}")
-        return random_starts(n, k, seed, n_init)
-    if n_init != 1:
-        raise InputError("n_init must be 1 with a given start: every restart would be the same")
-    try:
-        U0, V0 = init
-    except (TypeError, ValueError):
-        raise InputError("init must be 'random' or a pair (U0, V0)") from None
-    return [given_start(U0, V0, n, k)]
-
-
 # planning and kernels
 
 
 def request_plan(
-    request: KernelRequest, n_clusters: int, resources: Resources, store: Path | None
+    request: KernelRequest,
+    n_clusters: int,
+    resources: Resources,
+    store: Path | None = None,
+    disk_free: int | None = None,
 ) -> Plan:
     """The plan for building a store and fitting on it; an existing store sets the tile size."""
     found = None if store is None else find_store(store, request)
+    disk_free = disk_free if store is None else free_disk(store)
     block = request.block if found is None else found.manifest.block_size
     X = None if request.corpus is None else request.corpus.X
     return make_plan(
@@ -199,7 +188,7 @@ def request_plan(
         n_workers=resources.n_workers,
         threads_per_worker=resources.threads_per_worker,
         memory_per_worker=resources.memory_per_worker,
-        disk_free=None if store is None else free_disk(store),
+        disk_free=disk_free,
         already_stored=found is not None and found.manifest.complete,
         one_process=resources.runner.client is None,
     )
@@ -309,6 +298,14 @@ def build(
     return build_store(path, replace(request, block=plan.block), resources.runner, listen)
 
 
+def discard_other_store(path: Path, request: KernelRequest) -> None:
+    """Remove a store that was made for other data or parameters; one that fits stays."""
+    try:
+        find_store(path, request)
+    except StoreError:
+        shutil.rmtree(path)
+
+
 def fit_into(
     out: Path,
     store: KernelStore,
@@ -347,6 +344,9 @@ def fit_into(
         "seed": seed,
         "store": str(store.path.resolve()),
         "n_samples": store.n_samples,
+        "precision": store.manifest.precision,
+        "block_size": store.manifest.block_size,
+        "kernels": [asdict(kernel) for kernel in store.manifest.kernels],
         "kernel_weights": dict(zip(found.kernel_names, found.weights.tolist(), strict=True)),
         "objective_history": list(found.history),
         "n_iter": found.n_iter,

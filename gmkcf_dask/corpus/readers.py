@@ -187,7 +187,7 @@ def _require_variable(name: str, names: list[str]) -> None:
 def _read_folder(path: Path, options: TextOptions) -> Corpus:
     """Read every ``.txt`` below the folder; its sub-folder is its topic if all files have one."""
     files = {
-        file.relative_to(path).as_posix(): file
+        _printable(file.relative_to(path).as_posix()): file
         for file in path.rglob("*")
         if file.suffix.lower() == ".txt" and file.is_file()
     }
@@ -203,6 +203,11 @@ def _read_folder(path: Path, options: TextOptions) -> Corpus:
         folders if all(folders) else None,
         options,
     )
+
+
+def _printable(name: str) -> str:
+    """A file name as text: bytes that are no UTF-8 are spelled out, so that it can be stored."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _warn_about_encoding(ids: list[str], contents: list[bytes]) -> None:

@@ -29,6 +29,7 @@ from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.plan import Tiling
 
 DEFAULT_BLOCK = 512  # a tile of the rank-2k matrix then stays in cache while m kernels pass over it
+_THREADS_FROM = 400  # samples below which a product is over before a thread has started
 _T = TypeVar("_T")
 
 
@@ -115,8 +116,8 @@ class DenseKernels:
         step = tiling.tiles_per_task(self._reader.dtype.itemsize)
         groups = [range(t, min(t + step, tiling.n_tiles)) for t in range(0, tiling.n_tiles, step)]
         with one_blas_thread():
-            if len(groups) == 1:
-                return [work(groups[0])]
+            if self.n_samples < _THREADS_FROM:
+                return [work(group) for group in groups]
             with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
                 return list(pool.map(work, groups))
 

@@ -5,6 +5,7 @@ Both walk the same tiles with the same functions; only who holds the result diff
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gmkcf_dask.corpus.model import Corpus, Floats
-from gmkcf_dask.errors import StoreError
+from gmkcf_dask.errors import InputError, StoreError
 from gmkcf_dask.events import Listener, StageProgress, ignore
 from gmkcf_dask.graph import Runner
 from gmkcf_dask.kernels.features import ArrayFeatures, Features, NoFeatures, PairTile
@@ -35,6 +36,8 @@ from gmkcf_dask.kernels.specs import (
     Normalization,
     Precomputed,
     Scaling,
+    check_matrix,
+    check_names,
     check_option,
 )
 from gmkcf_dask.kernels.statistics import Gathered, resolve, run_here
@@ -76,6 +79,9 @@ class KernelRequest:
         check_option("normalization", self.normalization, NORMALIZATIONS)
         check_option("scaling", self.scaling, SCALINGS)
         check_option("precision", self.precision, tuple(STORED_BYTES))
+        check_names(self.specs)
+        for spec in self.precomputed:
+            check_matrix(spec, self.n_samples)
 
     @property
     def n_samples(self) -> int:
@@ -177,11 +183,27 @@ def build_store(
     store = find_store(path, request)
     if store is not None and store.manifest.complete:
         return store
-    if store is None:
-        edge = block or request.block or default_block(request.n_samples)
-        store = KernelStore.create(path, request.manifest(edge), request.corpus)
     if request.precomputed:
         runner = Runner(n_threads=runner.n_threads)
+    if store is not None:
+        return _fill(store, request, runner, listen)
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        edge = block or request.block or default_block(request.n_samples)
+        store = KernelStore.create(path, request.manifest(edge), request.corpus)
+        return _fill(store, request, runner, listen)
+    except InputError:
+        # the data themselves cannot be used: no later try could finish this store
+        shutil.rmtree(path, ignore_errors=True)
+        for folder in missing:
+            if folder.exists():
+                folder.rmdir()
+        raise
+
+
+def _fill(
+    store: KernelStore, request: KernelRequest, runner: Runner, listen: Listener
+) -> KernelStore:
     features: Features = request.features if request.corpus is None else store.features()
     if not store.manifest.resolved:
         store = _resolve_into(store, request, features, runner, listen)
@@ -202,6 +224,7 @@ def _resolve_into(
             return run_here(gather, features, tiling, (int(t) for t in block))
 
         found: list[Gathered] = []
+        listen(StageProgress(what, 0, tiling.n_tiles))
         for group in _batches(range(tiling.n_tiles), per_task):
             found += _run_tasks(run, group, per_task, runner)
             done = int(group[-1]) + 1
@@ -231,6 +254,7 @@ def _write_tiles(
     todo = [t for t in range(tiling.n_tiles) if t not in done]
     last_written = time.monotonic()
     tile_bytes = len(kernels) * tiling.block**2 * STORED_BYTES[request.precision]
+    listen(StageProgress("write", len(done), tiling.n_tiles, len(done) * tile_bytes))
     for group in _batches(todo, per_task):
         for found in _run_tasks(write, group, per_task, runner):
             minima = {name: min(minima[name], found[name]) for name in minima}

@@ -135,9 +135,10 @@ def offset_of(X: Matrix) -> Floats | None:
     """
     if not isinstance(X, np.ndarray):
         return None
-    mean: Floats = X.mean(axis=0)
-    spread = float(np.mean(squared_norms(X - mean)))
-    return mean if float(mean @ mean) > _FAR * spread else None
+    with np.errstate(over="ignore", invalid="ignore"):  # too large is refused with the distances
+        mean: Floats = X.mean(axis=0)
+        spread = float(np.mean(squared_norms(X - mean)))
+        return mean if float(mean @ mean) > _FAR * spread else None
 
 
 def _product(rows: Matrix, cols: Matrix, on_diagonal: bool) -> Floats:

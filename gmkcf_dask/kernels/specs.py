@@ -8,12 +8,15 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, cast, get_args
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
+from gmkcf_dask.corpus.validate import NotNumericError
 from gmkcf_dask.errors import InputError
 
 Normalization = Literal["unit", "degree", "none"]
@@ -31,9 +34,13 @@ class Rbf:
 
     t: float
 
+    def __post_init__(self) -> None:
+        if not 1e-9 <= self.t <= 1e9:
+            raise InputError(f"the width of an rbf kernel must lie in 1e-9 … 1e9, not {self.t}")
+
     @property
     def name(self) -> str:
-        return f"rbf_{self.t:g}"
+        return f"rbf_{_digits(self.t)}"
 
 
 @dataclass(frozen=True)
@@ -43,9 +50,16 @@ class Polynomial:
     a: float
     b: int
 
+    def __post_init__(self) -> None:
+        if not (0 <= self.a <= 1e9 and isinstance(self.b, int) and 1 <= self.b <= 64):
+            raise InputError(
+                "a poly kernel needs a in 0 … 1e9 and a whole b in 1 … 64, not "
+                f"a={self.a}, b={self.b}"
+            )
+
     @property
     def name(self) -> str:
-        return f"poly_a{self.a:g}_b{self.b}"
+        return f"poly_a{_digits(self.a)}_b{self.b}"
 
 
 @dataclass(frozen=True)
@@ -113,14 +127,11 @@ def parse_kernel(name: str) -> KernelSpec:
         return Linear()
     if name == "cosine":
         return Cosine()
-    if match := re.fullmatch(rf"rbf_{_NUMBER}", name):
-        t = float(match[1])
-        if t > 0:
-            return Rbf(t)
-    if match := re.fullmatch(rf"poly_a{_NUMBER}_b(\d+)", name):
-        degree = int(match[2])
-        if degree >= 1:
-            return Polynomial(float(match[1]), degree)
+    with suppress(InputError):  # a number out of range: the sentence below names what is allowed
+        if match := re.fullmatch(rf"rbf_{_NUMBER}", name):
+            return Rbf(float(match[1]))
+        if match := re.fullmatch(rf"poly_a{_NUMBER}_b(\d{{1,3}})", name):
+            return Polynomial(float(match[1]), int(match[2]))
     known = [*KERNEL_SETS, *(spec.name for spec in PAPER12), "linear"]
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
@@ -137,6 +148,12 @@ def resolve_kernels(kernels: object) -> tuple[KernelSpec, ...]:
     ['rbf_0.01', 'rbf_0.05']
     """
     specs = tuple(_flatten(kernels))
+    check_names(specs)
+    return specs
+
+
+def check_names(specs: Sequence[KernelSpec]) -> None:
+    """Names become folders of a store and keys of results: short, plain, each one once."""
     if not specs:
         raise InputError("no kernel was named: give at least one, or the set paper12")
     names = [spec.name for spec in specs]
@@ -147,7 +164,6 @@ def resolve_kernels(kernels: object) -> tuple[KernelSpec, ...]:
             )
         if names.count(name) > 1:
             raise InputError(f"kernel {name!r} is named twice: name each kernel once")
-    return specs
 
 
 def _flatten(kernels: object) -> Iterable[KernelSpec]:
@@ -168,55 +184,85 @@ def _flatten(kernels: object) -> Iterable[KernelSpec]:
 
 
 def precomputed_specs(matrices: object) -> tuple[Precomputed, ...]:
-    """Specs from an (m, n, n) array or a list of (n, n) matrices, checked.
+    """Specs from an (m, n, n) array, one (n, n) matrix, or a list of matrices.
 
     Parameters
     ----------
     matrices : array of shape (m, n, n) or (n, n), or sequence of (n, n) arrays or `Precomputed`
     """
-    if isinstance(matrices, np.ndarray) and matrices.ndim == 2:
-        matrices = [matrices]
-    items = list(cast("Sequence[object]", matrices))
+    if sparse.issparse(matrices):
+        raise InputError("sparse precomputed kernels are not supported: pass a dense array")
+    if isinstance(matrices, np.ndarray):
+        if matrices.ndim not in (2, 3):
+            raise InputError(
+                f"precomputed kernels are square, (m, n, n) or (n, n), not {matrices.shape}. "
+                "Reshape your data"
+            )
+        items: list[object] = [matrices] if matrices.ndim == 2 else list(matrices)
+    elif isinstance(matrices, list | tuple):
+        items = list(matrices)
+    else:
+        raise InputError(
+            f"precomputed kernels must be an (m, n, n) array or a list of (n, n) arrays, not a "
+            f"{type(matrices).__name__}"
+        )
     if not items:
         raise InputError("no precomputed kernel was given: pass an (m, n, n) array or a list")
     specs = tuple(
-        item if isinstance(item, Precomputed) else Precomputed(_numeric(item, i), f"kernel_{i}")
+        replace(item, matrix=_numeric(item.matrix, item.name))
+        if isinstance(item, Precomputed)
+        else Precomputed(_numeric(item, f"kernel_{i}"), f"kernel_{i}")
         for i, item in enumerate(items)
     )
+    check_names(specs)
     n = specs[0].matrix.shape[0]
     for spec in specs:
-        _check_matrix(spec, n)
+        check_matrix(spec, n)
     return specs
 
 
-def _numeric(item: object, i: int) -> npt.NDArray[np.floating[Any]]:
+def _numeric(item: object, name: str) -> npt.NDArray[np.floating[Any]]:
+    if sparse.issparse(item):
+        raise InputError(f"precomputed kernel {name} is sparse, which is not supported")
     try:
         array = np.asarray(item)
+        if array.dtype.kind == "O":
+            array = array.astype(np.float64)
+    except TypeError as error:
+        raise NotNumericError(f"precomputed kernel {name} is not numeric: {error}") from error
     except ValueError as error:
-        raise InputError(f"precomputed kernel {i} is ragged, not a matrix: {error}") from error
+        raise InputError(f"precomputed kernel {name} is ragged or not numeric: {error}") from error
+    if array.dtype.kind == "c":
+        raise InputError(f"precomputed kernel {name} is not numeric. Complex data not supported")
     if array.dtype.kind not in "biuf":
-        raise InputError(f"precomputed kernel {i} is not numeric (dtype {array.dtype})")
+        raise InputError(f"precomputed kernel {name} is not numeric (dtype {array.dtype})")
+    if array.ndim != 2:
+        raise InputError(f"precomputed kernel {name} has shape {array.shape}: a kernel is square")
     return array if array.dtype.kind == "f" else array.astype(np.float64)
 
 
-def _check_matrix(spec: Precomputed, n: int) -> None:
+def check_matrix(spec: Precomputed, n: int) -> None:
+    """Refuse a precomputed kernel that is not a finite symmetric n×n matrix."""
     K = spec.matrix
-    if K.ndim != 2 or K.shape[0] != K.shape[1]:
+    if K.ndim == 2 and 0 in K.shape:
         raise InputError(
-            f"precomputed kernel {spec.name} has shape {K.shape}: a kernel is square, n×n"
-        )
-    if n == 0:
-        raise InputError("the precomputed kernels are empty: 0 sample(s)")
-    if K.shape[0] != n:
-        raise InputError(
-            f"precomputed kernel {spec.name} is {K.shape[0]}×{K.shape[0]} but the first one is "
-            f"{n}×{n}: all kernels must be of the same samples"
+            f"precomputed kernel {spec.name} is empty: 0 sample(s) or 0 feature(s) "
+            f"(shape={K.shape}) while a minimum of 1 is required."
         )
     finite = np.isfinite(K).all(axis=1)
     if not finite.all():
         row = int(np.argmin(finite))
         raise InputError(
             f"precomputed kernel {spec.name} contains NaN or infinity in row {row}: mend that row"
+        )
+    if K.ndim != 2 or K.shape[0] != K.shape[1]:
+        raise InputError(
+            f"precomputed kernel {spec.name} has shape {K.shape}: a kernel is square, n×n"
+        )
+    if K.shape[0] != n:
+        raise InputError(
+            f"precomputed kernel {spec.name} is {K.shape[0]}×{K.shape[0]} but must be {n}×{n}: all "
+            "kernels must be of the same samples"
         )
     step = max(1, (1 << 22) // n)
     scale = max(float(np.abs(K[i : i + step]).max()) for i in range(0, n, step))
@@ -233,6 +279,11 @@ def _check_matrix(spec: Precomputed, n: int) -> None:
         ("scaling", spec.scaling, SCALINGS),
     ):
         check_option(what, value, allowed)
+
+
+def _digits(number: float) -> str:
+    """A number as it is typed, all its digits and no exponent: 0.01, 2000000."""
+    return np.format_float_positional(number, trim="-")
 
 
 def check_option(what: str, value: object, allowed: Sequence[str]) -> None:

@@ -142,6 +142,7 @@ def resolve(
         mean_distance = found.distance_sum / features.n_samples**2
         if not np.isfinite(mean_distance):
             raise InputError("the features are too large: squared distances overflow, scale them")
+        _refuse_infinite_ranges(kernels, found)
         kernels = tuple(
             with_distances(_with_range(kernel, found, i), mean_distance, found.d2_max)
             for i, kernel in enumerate(kernels)
@@ -151,6 +152,7 @@ def resolve(
         norms |= _checked_row_sums(kernels, sums)
         if any(k.normalization == "degree" and k.scaling != "none" for k in kernels):
             found = sweep(GatherDegreeRanges(kernels, norms), "ranges")
+            _refuse_infinite_ranges(kernels, found)
             kernels = tuple(_with_range(kernel, found, i) for i, kernel in enumerate(kernels))
     return tuple(_range_or_constant(kernel) for kernel in kernels), norms
 
@@ -162,7 +164,8 @@ def run_here(
     total: Gathered | None = None
     for t in tiles:
         i, j = tiling.pair(t)
-        found = gather(PairTile(features, tiling.rows(i), tiling.rows(j)))
+        with np.errstate(over="ignore", invalid="ignore"):  # refused when the sums are in
+            found = gather(PairTile(features, tiling.rows(i), tiling.rows(j)))
         total = found if total is None else total + found
     assert total is not None
     return total
@@ -184,6 +187,16 @@ def _range(kernel: ResolvedKernel, tile: PairTile, norms: Norms) -> tuple[float,
 def _with_range(kernel: ResolvedKernel, found: Gathered, i: int) -> ResolvedKernel:
     low, high = float(found.minima[i]), float(found.maxima[i])
     return kernel if high < low else replace(kernel, minimum=low, maximum=high)
+
+
+def _refuse_infinite_ranges(kernels: Kernels, found: Gathered) -> None:
+    for kernel, low, high in zip(kernels, found.minima, found.maxima, strict=True):
+        gathered = not (low == np.inf and high == -np.inf)
+        if gathered and not (np.isfinite(low) and np.isfinite(high)):
+            raise InputError(
+                f"kernel {kernel.name} is not finite on these samples: scale the features down or "
+                "use normalization unit"
+            )
 
 
 def _range_or_constant(kernel: ResolvedKernel) -> ResolvedKernel:
@@ -223,6 +236,12 @@ def _checked_row_sums(kernels: Kernels, sums: Floats) -> dict[str, Floats]:
 
 
 def _refuse_negative(values: Floats, spec: KernelSpec, what: str) -> None:
+    if not np.isfinite(values).all():
+        row = int(np.argmin(np.isfinite(values)))
+        raise InputError(
+            f"kernel {spec.name} cannot be normalised: its {what} is not finite at sample {row}; "
+            "scale the features down"
+        )
     if values.min() < 0:
         row = int(values.argmin())
         raise InputError(

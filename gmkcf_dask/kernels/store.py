@@ -7,6 +7,8 @@ reserved code of compact), so a tile that is not there cannot pass for zeros.
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -22,7 +24,7 @@ from zarr.codecs import ZstdCodec
 
 from gmkcf_dask.corpus.model import Corpus, Floats, Matrix
 from gmkcf_dask.errors import DamagedStoreError, StoreError
-from gmkcf_dask.files import get, make_folder, put_atomic
+from gmkcf_dask.files import check_writable, get, make_folder, put_atomic
 from gmkcf_dask.kernels.features import offset_of
 from gmkcf_dask.kernels.manifest import MANIFEST, KernelRecord, Manifest
 from gmkcf_dask.kernels.tiles import CODE_SCALE, COMPACT_MAX, decode
@@ -148,23 +150,21 @@ class KernelStore:
     @classmethod
     def create(cls, path: Path, manifest: Manifest, corpus: Corpus | None) -> KernelStore:
         """Make an empty store with the features and names inside; no kernel values yet."""
+        if path.is_file():
+            raise StoreError(f"{path} is a file: choose another path for the store")
         if path.exists() and any(path.iterdir()):
             raise StoreError(f"{path} holds other files: choose another path for the store")
-        make_folder(path, "the store")
-        root = zarr.create_group(store=str(path), zarr_format=3)
-        kernels, diagonals = root.create_group("kernels"), root.create_group("diagonals")
-        n, block = manifest.n_samples, manifest.block_size
-        fill = COMPACT_MAX + 1 if manifest.precision == "compact" else np.nan
-        dtype = _STORED_DTYPE[manifest.precision]
-        for name in manifest.names:
-            _create(kernels, name, (n, n), (block, block), dtype, fill)
-            _create(diagonals, name, (n,), (block,), "float64", np.nan)
-        if corpus is not None:
-            _write_features(root.create_group("features"), corpus.X, block)
-            for what in ("ids", "labels", "terms"):
-                content = json.dumps(getattr(corpus, what), ensure_ascii=False)
-                put_atomic(path / f"{what}.json", content.encode())
-        manifest.write(path)
+        check_writable(path, "the store")
+        make_folder(path.parent, "the store")
+        # made beside and moved into place: a store that exists has its features and its manifest
+        beside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        try:
+            _write_skeleton(beside, manifest, corpus)
+            beside.chmod(0o755)
+            beside.replace(path)
+        except BaseException:
+            shutil.rmtree(beside, ignore_errors=True)
+            raise
         return cls(path, manifest)
 
     def with_manifest(self, **changes: Any) -> KernelStore:
@@ -288,6 +288,23 @@ def is_store(path: Path) -> bool:
 def records(kernels: Any) -> tuple[KernelRecord, ...]:
     """Manifest records of resolved kernels."""
     return tuple(KernelRecord.of(kernel) for kernel in kernels)
+
+
+def _write_skeleton(path: Path, manifest: Manifest, corpus: Corpus | None) -> None:
+    root = zarr.create_group(store=str(path), zarr_format=3)
+    kernels, diagonals = root.create_group("kernels"), root.create_group("diagonals")
+    n, block = manifest.n_samples, manifest.block_size
+    fill = COMPACT_MAX + 1 if manifest.precision == "compact" else np.nan
+    dtype = _STORED_DTYPE[manifest.precision]
+    for name in manifest.names:
+        _create(kernels, name, (n, n), (block, block), dtype, fill)
+        _create(diagonals, name, (n,), (block,), "float64", np.nan)
+    if corpus is not None:
+        _write_features(root.create_group("features"), corpus.X, block)
+        for what in ("ids", "labels", "terms"):
+            content = json.dumps(getattr(corpus, what), ensure_ascii=False)
+            put_atomic(path / f"{what}.json", content.encode())
+    manifest.write(path)
 
 
 def _symmetric_block(reader: TileReader, kernel: int, block_info: Any = None) -> npt.NDArray[Any]:

@@ -154,6 +154,18 @@ def normalized_values(
 
 def final_values(kernel: ResolvedKernel, tile: PairTile, norms: Norms) -> Floats:
     """The kernel as methods see it, float64, shape (len I, len J)."""
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused below
+        values = _final_values(kernel, tile, norms)
+    if not np.isfinite(values).all():
+        row = tile.rows.start + int(np.argmin(np.isfinite(values).all(axis=1)))
+        raise InputError(
+            f"kernel {kernel.name} is not finite at sample {row}: scale the features down or use "
+            "normalization unit"
+        )
+    return values
+
+
+def _final_values(kernel: ResolvedKernel, tile: PairTile, norms: Norms) -> Floats:
     if kernel.scaling == "minmax" and kernel.range_follows_from_distance:
         values = _scaled_rbf(kernel, tile)
         valid_rows, valid_cols = np.ones(tile.shape[0], bool), np.ones(tile.shape[1], bool)
@@ -166,12 +178,6 @@ def final_values(kernel: ResolvedKernel, tile: PairTile, norms: Norms) -> Floats
     if tile.on_diagonal:
         values = (values + values.T) / 2
         values[~valid_rows, ~valid_rows] = 1.0
-    if not np.isfinite(values).all():
-        row = tile.rows.start + int(np.argmin(np.isfinite(values).all(axis=1)))
-        raise InputError(
-            f"kernel {kernel.name} is not finite at sample {row}: scale the features down or use "
-            "normalization unit"
-        )
     return values
 
 
@@ -253,10 +259,18 @@ def _inverse_roots(norm: Floats) -> Floats:
 
 
 def _call(spec: FunctionKernel, tile: PairTile) -> Floats:
-    values = np.array(spec.function(tile.X_rows, tile.X_cols), dtype=np.float64)
+    try:
+        values = np.array(spec.function(tile.X_rows, tile.X_cols), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"kernel function {spec.name} gave no numbers: {error}") from error
     if values.shape != tile.shape:
         raise InputError(
             f"kernel function {spec.name} returned shape {values.shape} for blocks of "
             f"{tile.shape[0]} and {tile.shape[1]} samples: it must return one value per pair"
         )
+    if not np.isfinite(values).all():
+        row = tile.rows.start + int(np.argmin(np.isfinite(values).all(axis=1)))
+        raise InputError(f"kernel function {spec.name} gave NaN or infinity for sample {row}")
+    if tile.on_diagonal and not np.allclose(values, values.T, rtol=1e-5, atol=1e-8):
+        raise InputError(f"kernel function {spec.name} is not symmetric: f(x, y) must be f(y, x)")
     return values

@@ -51,7 +51,7 @@ class SolverOptions:
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
                 raise InputError(f"{name} must be a whole number of at least 1, not {value!r}")
-        if not self.tol >= 0:
+        if not isinstance(self.tol, int | float | np.floating) or not self.tol >= 0:
             raise InputError(f"tol must be 0 or more, not {self.tol!r}")
 
     def check_samples(self, n: int) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,22 @@ from gmkcf_dask.errors import InputError
 
 Floats = npt.NDArray[np.float64]
 Start = tuple[Floats, Floats]
+
+
+Init = Literal["random"] | tuple[npt.ArrayLike, npt.ArrayLike]
+
+
+def make_starts(n: int, k: int, seed: int, n_init: int, init: Init) -> Iterable[Start]:
+    """The starts of all restarts. What the user gave is checked here and now, before any work."""
+    if not isinstance(n_init, int | np.integer) or isinstance(n_init, bool) or n_init < 1:
+        raise InputError(f"n_init must be a whole number of at least 1, not {n_init!r}")
+    if isinstance(init, str) and init == "random":
+        return random_starts(n, k, seed, n_init)
+    if not isinstance(init, tuple | list) or len(init) != 2:
+        raise InputError(f"init must be 'random' or a pair (U0, V0), not {init!r}")
+    if n_init != 1:
+        raise InputError("n_init must be 1 with a given start: every restart would be the same")
+    return [given_start(*init, n, k)]
 
 
 def random_starts(n: int, k: int, seed: int, n_init: int) -> Iterator[Start]:
@@ -24,7 +41,10 @@ def given_start(U0: npt.ArrayLike, V0: npt.ArrayLike, n: int, k: int) -> Start:
     """A start the user brings, checked."""
     factors = []
     for name, given in (("U0", U0), ("V0", V0)):
-        values = np.array(given, dtype=np.float64)
+        try:
+            values = np.array(given, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InputError(f"init {name} must be an array of numbers") from None
         if values.shape != (n, k):
             raise InputError(f"init {name} has shape {values.shape}, it must be ({n}, {k})")
         if not np.isfinite(values).all() or values.min() < 0:

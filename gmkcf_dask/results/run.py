@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gmkcf_dask.errors import InputError
-from gmkcf_dask.files import get, make_folder, put_atomic
+from gmkcf_dask.files import check_writable, get, make_folder, put_atomic
 
 LABELS, RESULT, FACTORS = "labels.csv", "result.json", "factors.npz"
 
@@ -22,6 +22,7 @@ def check_run_folder(path: Path, *, overwrite: bool) -> None:
     """Refuse a folder that holds another run or cannot be written."""
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file: choose a folder for the run")
+    check_writable(path, "the run")
     held = [name for name in (RESULT, LABELS, FACTORS) if (path / name).exists()]
     if held and not overwrite:
         raise InputError(
@@ -57,7 +58,9 @@ def read_result(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not a finished run: it has no {RESULT}")
     try:
         result: dict[str, Any] = json.loads(content)
-    except ValueError as error:
+        if not isinstance(result["store"], str):
+            raise TypeError("store")
+    except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"{path / RESULT} is damaged: run again with --overwrite") from error
     return result
 
@@ -65,7 +68,7 @@ def read_result(path: Path) -> dict[str, Any]:
 def read_labels(path: Path) -> dict[str, str]:
     """Labels by id from a CSV file whose columns are id,label."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file)
             columns = rows.fieldnames or []
             if not {"id", "label"} <= set(columns):
