@@ -1,0 +1,126 @@
+"""Cluster synthetic text through a store larger than the cluster's memory, and show the peaks."""
+
+import argparse
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+from dask.utils import parse_bytes
+from scipy import sparse
+
+from gmkcf_dask import Corpus, workflow
+from gmkcf_dask.cluster import open_cluster
+from gmkcf_dask.kernels.build import KernelRequest
+from gmkcf_dask.kernels.specs import resolve_kernels
+from gmkcf_dask.methods.factorize import SolverOptions
+from gmkcf_dask.plan import human_bytes
+from gmkcf_dask.progress import Progress
+from gmkcf_dask.results.metrics import scores
+
+
+def text_like(n: int, n_terms: int, n_topics: int, seed: int) -> Corpus:
+    """Documents of 80 words, half from the words of their topic: sparse rows of unit length."""
+    rng = np.random.default_rng(seed)
+    topics = rng.integers(0, n_topics, n)
+    own = n_terms // n_topics
+    from_topic = topics[:, None] * own + (own * rng.random((n, 40)) ** 2).astype(int)
+    from_all = (n_terms * rng.random((n, 40)) ** 2).astype(int)
+    words = np.hstack([from_topic, from_all]).ravel()
+    X = sparse.coo_array((np.ones(words.size), (np.repeat(np.arange(n), 80), words)), (n, n_terms))
+    X = sparse.csr_array(X)
+    X.sum_duplicates()
+    lengths = np.sqrt(np.asarray(X.multiply(X).sum(axis=1)).ravel())
+    X = sparse.csr_array(sparse.diags_array(1 / lengths) @ X)
+    X.sort_indices()
+    return Corpus(X, tuple(str(i) for i in range(n)), tuple(map(str, topics)))
+
+
+def spilled(dask_worker) -> int:
+    """Blocks a worker wrote to disk for want of memory."""
+    metrics = dask_worker.data.cumulative_metrics
+    return int(sum(v for k, v in metrics.items() if "disk-write" in k and "count" in k))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--n", type=int, default=12_000)
+    parser.add_argument("--terms", type=int, default=5_000)
+    parser.add_argument("-k", "--clusters", type=int, default=8)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--memory", type=parse_bytes, default="1GiB")
+    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--kernels", default="paper12")
+    parser.add_argument("--tol", type=float, default=1e-5)
+    parser.add_argument("--inner-iter", type=int, default=4)
+    parser.add_argument("--v-steps", type=int, default=5)
+    parser.add_argument("--max-iter", type=int, default=500)
+    parser.add_argument("--folder", type=Path, help="where the store goes; a temporary one if not")
+    options = parser.parse_args()
+
+    corpus = text_like(options.n, options.terms, options.clusters, seed=0)
+    specs = resolve_kernels(options.kernels)
+    request = KernelRequest(corpus, specs, precision=options.precision)
+    solver = SolverOptions(
+        options.clusters,
+        inner_iter=options.inner_iter,
+        v_steps=options.v_steps,
+        max_iter=options.max_iter,
+        tol=options.tol,
+    )
+    progress = Progress()
+    with (
+        tempfile.TemporaryDirectory(dir=options.folder) as folder,
+        open_cluster("local", options.n, options.workers, options.memory) as resources,
+    ):
+        plan = workflow.request_plan(
+            request, options.clusters, resources, Path(folder) / "store.zarr"
+        )
+        print(plan)
+        start = time.perf_counter()
+        store = workflow.build(Path(folder) / "store.zarr", request, plan, resources, progress)
+        progress.close()
+        built = time.perf_counter()
+        build_peaks = resources.worker_peaks().values()
+        found, result = workflow.fit_into(
+            Path(folder) / "run",
+            store,
+            solver,
+            resources,
+            seed=0,
+            n_init=1,
+            listen=progress,
+        )
+        progress.close()
+        done = time.perf_counter()
+        for note in result["warnings"]:
+            print(f"note: {note}")
+        peaks = result["bytes"]["worker_peaks"]
+        blocks_spilled = sum(resources.runner.client.run(spilled).values())
+        total_memory = options.workers * options.memory
+        print(
+            f"kernels: {human_bytes(plan.stored_bytes)} decoded, "
+            f"{human_bytes(store.stored_bytes())} on disk, workers' memory "
+            f"{human_bytes(total_memory)} in all"
+        )
+        print(
+            f"build {built - start:.0f} s; fit {done - built:.0f} s, {found.n_iter} iterations, "
+            f"{(done - built) / found.n_iter:.1f} s each; "
+            f"{'converged' if found.converged else 'not converged'}"
+        )
+        print("peak per worker after build:", ", ".join(map(human_bytes, build_peaks)))
+        print(
+            "peak per worker at the end:",
+            ", ".join(map(human_bytes, peaks)),
+            f"(plan: {human_bytes(plan.worker_peak_bytes)})",
+        )
+        print(f"blocks spilled: {blocks_spilled}")
+        print({name: round(v, 3) for name, v in scores(corpus.labels, found.labels).items()})
+        fits = max(peaks) <= plan.worker_peak_bytes and blocks_spilled == 0
+        raise SystemExit(0 if fits else 1)
+
+
+if __name__ == "__main__":
+    with warnings.catch_warnings():
+        main()
