@@ -7,9 +7,11 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+from sklearn.cluster import KMeans, SpectralClustering
+from sklearn.decomposition import NMF
 from sklearn.exceptions import ConvergenceWarning
 
-from gmkcf_dask import read_corpus, workflow
+from gmkcf_dask import Corpus, read_corpus, workflow
 from gmkcf_dask.kernels.build import KernelRequest
 from gmkcf_dask.kernels.specs import resolve_kernels
 from gmkcf_dask.methods.factorize import SolverOptions
@@ -25,6 +27,25 @@ BARS = {
 }
 
 
+def baselines(corpus: Corpus, k: int, runs: int) -> None:
+    """What users would otherwise take, on the same features."""
+    X, n = corpus.X, corpus.n_samples
+    seeds = range(runs)
+    nmf = NMF(k, init="nndsvda", max_iter=1000, random_state=0)
+    graph = {"affinity": "nearest_neighbors", "n_neighbors": 20, "assign_labels": "kmeans"}
+    found = {
+        "KMeans on X": [KMeans(k, n_init=10, random_state=s).fit_predict(X) for s in seeds],
+        "NMF on X (nndsvda, argmax)": [nmf.fit_transform(X).argmax(axis=1)],
+        "SpectralClustering, 20 neighbours": [
+            SpectralClustering(k, random_state=s, **graph).fit_predict(X) for s in seeds
+        ],
+    }
+    for name, labelings in found.items():
+        means = np.mean([list(scores(corpus.labels, y).values()) for y in labelings], axis=0)
+        cells = "  ".join(f"{m} {v:.3f}" for m, v in zip(MEASURES, means, strict=False))
+        print(f"       n={n} k={k}  {cells}  {name}", flush=True)
+
+
 def main() -> None:
     beside = Path(__file__).resolve().parents[1].parent / "shared" / "data"
     parser = argparse.ArgumentParser(description=__doc__)
@@ -33,6 +54,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--v-steps", type=int, default=1)
     parser.add_argument("--normalization", default="unit")
+    parser.add_argument("--baselines", action="store_true", help="scikit-learn methods on X too")
     options = parser.parse_args()
 
     reached = True
@@ -65,6 +87,8 @@ def main() -> None:
             f"{time.perf_counter() - start:.0f} s  {'ok' if ok else 'BELOW'}",
             flush=True,
         )
+        if options.baselines:
+            baselines(corpus, k, options.runs)
     raise SystemExit(0 if reached else 1)
 
 
