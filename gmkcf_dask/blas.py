@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
@@ -15,6 +16,11 @@ def _controller() -> Any:
     import scipy.linalg  # noqa: F401  (brings the second BLAS that must be found)
 
     return ThreadpoolController()
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def one_blas_thread() -> AbstractContextManager[Any]:

@@ -169,7 +169,7 @@ def plan(input_path: str, n_clusters: int, **options: Any) -> None:
     with _notes():
         request = _request(input_path, options)
     SolverOptions(n_clusters).check_samples(request.n_samples)
-    with _cluster(request.n_samples, options) as resources:
+    with _cluster(request.n_samples, options, only_describe=True) as resources:
         here = workflow.free_disk(Path())
         the_plan = workflow.request_plan(request, n_clusters, resources, disk_free=here)
         click.echo(str(the_plan))
@@ -311,10 +311,11 @@ def _solver_options(options: dict[str, Any]) -> Any:
     return SolverOptions(**{name: options[name] for name in names})
 
 
-def _cluster(n_samples: int, options: dict[str, Any]) -> Any:
+def _cluster(n_samples: int, options: dict[str, Any], *, only_describe: bool = False) -> Any:
     from gmkcf_dask.cluster import open_cluster
 
-    return open_cluster(options["cluster"], n_samples, options["workers"], options["memory"])
+    where = (options["cluster"], n_samples, options["workers"], options["memory"])
+    return open_cluster(*where, only_describe=only_describe)
 
 
 def _fit_and_report(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dask
 import psutil
 
+from gmkcf_dask.blas import cores
 from gmkcf_dask.errors import ClusterError, InputError
 from gmkcf_dask.graph import Runner, pin_worker_threads
 from gmkcf_dask.plan import MIB
@@ -44,6 +44,7 @@ class Resources:
     threads_per_worker: int
     memory_per_worker: int
     description: str
+    in_this_process: bool = False
 
     def worker_peaks(self) -> dict[str, int]:
         """Largest resident size of every worker process so far; empty on threads."""
@@ -53,9 +54,9 @@ class Resources:
         return found
 
 
-def cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def share_of_memory(n_workers: int) -> int:
+    """Bytes for each of n workers, leaving a tenth of what is free to the driver."""
+    return int(psutil.virtual_memory().available * 9 // 10 // n_workers)
 
 
 def threads(n_threads: int | None = None, memory: int | None = None) -> Resources:
@@ -63,7 +64,8 @@ def threads(n_threads: int | None = None, memory: int | None = None) -> Resource
     n_threads = n_threads or cores()
     memory = memory or int(psutil.virtual_memory().available)
     runner = Runner(n_threads=n_threads)
-    return Resources(runner, 1, n_threads, memory, f"{n_threads} threads of this process")
+    what = f"{n_threads} threads of this process"
+    return Resources(runner, 1, n_threads, memory, what, in_this_process=True)
 
 
 def of_client(client: Client) -> Resources:
@@ -89,7 +91,12 @@ def of_client(client: Client) -> Resources:
 
 @contextmanager
 def open_cluster(
-    kind: str | None, n_samples: int, workers: int | None = None, memory: int | None = None
+    kind: str | None,
+    n_samples: int,
+    workers: int | None = None,
+    memory: int | None = None,
+    *,
+    only_describe: bool = False,
 ) -> Iterator[Resources]:
     """Resources by the word a user gave: threads, local, or the address of a scheduler.
 
@@ -101,12 +108,18 @@ def open_cluster(
         Worker processes, or threads for `threads`; all cores when not given.
     memory : int, optional
         Bytes per worker; an equal share of what is free when not given.
+    only_describe : bool
+        For a plan: say what a local cluster would have, but start none.
     """
     kind = kind or ("local" if n_samples >= LOCAL_CLUSTER_FROM else "threads")
     if workers is not None and workers < 1:
         raise InputError(f"workers must be at least 1, not {workers}")
     if kind == "threads":
         yield threads(workers, memory)
+    elif kind == "local" and only_describe:
+        n_workers = workers or cores()
+        memory = memory or share_of_memory(n_workers)
+        yield Resources(Runner(), n_workers, 1, memory, f"{n_workers} workers on this machine")
     elif kind == "local":
         with local_cluster(workers or cores(), memory) as client:
             yield of_client(client)
@@ -120,7 +133,7 @@ def local_cluster(n_workers: int, memory: int | None = None) -> Iterator[Any]:
     """A client of worker processes on this machine, one thread each, on loopback only."""
     from distributed import Client, LocalCluster
 
-    memory = memory or int(psutil.virtual_memory().available * 9 // 10 // n_workers)
+    memory = memory or share_of_memory(n_workers)
     settings = {"distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT}
     with (
         dask.config.set(settings),

@@ -6,7 +6,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +190,7 @@ def request_plan(
         memory_per_worker=resources.memory_per_worker,
         disk_free=disk_free,
         already_stored=found is not None and found.manifest.complete,
-        one_process=resources.runner.client is None,
+        one_process=resources.in_this_process,
     )
 
 
@@ -210,7 +210,7 @@ def store_plan(store: KernelStore, n_clusters: int, resources: Resources) -> Pla
         memory_per_worker=resources.memory_per_worker,
         disk_free=free_disk(store.path),
         already_stored=True,
-        one_process=resources.runner.client is None,
+        one_process=resources.in_this_process,
     )
 
 
@@ -292,10 +292,7 @@ def build(
     listen: Listener = ignore,
 ) -> KernelStore:
     """Build, finish or reuse the store of a request."""
-    if request.block is None:
-        # the plan knows the memory; a request without a block size takes any existing store
-        return build_store(path, request, resources.runner, listen, plan.block)
-    return build_store(path, replace(request, block=plan.block), resources.runner, listen)
+    return build_store(path, request, resources.runner, listen, plan.block)
 
 
 def discard_other_store(path: Path, request: KernelRequest) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -11,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from gmkcf_dask.blas import one_blas_thread
+from gmkcf_dask.blas import cores, one_blas_thread
 from gmkcf_dask.engine.operators import Floats, error_floor, finite
 from gmkcf_dask.engine.tiles import (
     AnyFloats,
@@ -118,7 +117,7 @@ class DenseKernels:
         with one_blas_thread():
             if self.n_samples < _THREADS_FROM:
                 return [work(group) for group in groups]
-            with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            with ThreadPoolExecutor(cores()) as pool:
                 return list(pool.map(work, groups))
 
 

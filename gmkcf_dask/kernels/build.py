@@ -9,7 +9,8 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -106,11 +107,16 @@ class KernelRequest:
     def precomputed(self) -> tuple[Precomputed, ...]:
         return tuple(spec for spec in self.specs if isinstance(spec, Precomputed))
 
-    def manifest(self, block: int) -> Manifest:
-        """The manifest of a new store for this request."""
+    @cached_property
+    def inputs(self) -> dict[str, str]:
+        """Digests of all that comes in."""
         inputs = {} if self.corpus is None else corpus_digests(self.corpus)
         if self.precomputed:
             inputs["precomputed kernels"] = matrices_digest(self.precomputed)
+        return inputs
+
+    def manifest(self, block: int) -> Manifest:
+        """The manifest of a new store for this request."""
         return Manifest(
             store_id=new_manifest_id(),
             n_samples=self.n_samples,
@@ -118,7 +124,7 @@ class KernelRequest:
             block_size=block,
             precision=self.precision,
             kernels=records(self.kernels),
-            inputs=inputs,
+            inputs=self.inputs,
             versions=package_versions(),
         )
 
@@ -128,13 +134,14 @@ def build_tiles(
 ) -> tuple[tuple[npt.NDArray[Any], ...], ...]:
     """The tiles of every kernel, in this process, as they would be stored: by kernel, by tile."""
     features, tiling = request.features, Tiling(request.n_samples, block)
-    everything = range(tiling.n_tiles)
-    kernels, norms = resolve(
-        request.kernels,
-        features,
-        tiling,
-        lambda gather, what: run_here(gather, features, tiling, everything),
-    )
+    everything, step = range(tiling.n_tiles), _tiles_per_build_task(tiling)
+
+    def sweep(gather: Callable[[PairTile], Gathered], what: str) -> Gathered:
+        # grouped as the tasks of a store are, so that both get the same bits
+        groups = (everything[t : t + step] for t in range(0, tiling.n_tiles, step))
+        return reduce(add, (run_here(gather, features, tiling, group) for group in groups))
+
+    kernels, norms = resolve(request.kernels, features, tiling, sweep)
     tiles: list[list[npt.NDArray[Any]]] = [[] for _ in kernels]
     for t in everything:
         made = final_tiles(kernels, _pair_tile(features, tiling, t), norms)
@@ -229,7 +236,7 @@ def _resolve_into(
             found += _run_tasks(run, group, per_task, runner)
             done = int(group[-1]) + 1
             listen(StageProgress(what, done, tiling.n_tiles))
-        return reduce(lambda a, b: a + b, found)
+        return reduce(add, found)
 
     kernels, norms = resolve(request.kernels, features, tiling, sweep)
     store.write_norms(norms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,3 +66,5 @@ class ScratchTiles:
     def delete(self) -> None:
         """Give the space back."""
         shutil.rmtree(self.path, ignore_errors=True)
+        with suppress(OSError):  # other generations still live there
+            Path(self.path).parent.rmdir()

@@ -61,12 +61,14 @@ def gmkcf(
     converged, change = False, np.inf
     for iteration in range(1, options.max_iter + 1):
         fused = stack.fuse(w**2)
-        KU, KV = first_products(fused, U, V)
-        if not history:
-            UtKU = symmetric_product(U, KU.full)
-            history.append(updates.objective(fused.trace, V, KU.full, UtKU))
-        U, V, _ = alternate(fused, (U, V), KU, KV, options)
-        fused.release()
+        try:
+            KU, KV = first_products(fused, U, V)
+            if not history:
+                UtKU = symmetric_product(U, KU.full)
+                history.append(updates.objective(fused.trace, V, KU.full, UtKU))
+            U, V, _ = alternate(fused, (U, V), KU, KV, options)
+        finally:
+            fused.release()
 
         e = stack.errors(U, V)
         _refuse_negative(stack, w, e)
