@@ -219,7 +219,7 @@ def dense_kernels(request: KernelRequest, listen: Listener = ignore) -> DenseKer
     tiling = Tiling(request.n_samples, request.block or DEFAULT_BLOCK)
     need = tiled_bytes(tiling, len(request.specs), request.precision)
     free = int(psutil.virtual_memory().available)
-    if need > free:
+    if need > free * 8 // 10:  # the rest is for the tiles being made, and for others
         raise PlanRefused(
             f"{len(request.specs)} kernels of {request.n_samples:,} samples need "
             f"{human_bytes(need)} of memory but {human_bytes(free)} are free: give a store path "
@@ -251,13 +251,21 @@ def free_disk(path: Path) -> int:
 
 def refuse_equal_rows(X: Matrix) -> None:
     """All samples equal: there is nothing to tell apart."""
-    if X.shape[0] > 1:
-        first: Any = X[np.zeros(X.shape[0], dtype=int)]
-        if abs(X - first).max() == 0:
-            raise InputError(
-                f"all {X.shape[0]} samples are equal: there is nothing to cluster, check that the "
-                "rows are the samples"
-            )
+    if X.shape[0] > 1 and _all_rows_equal(X):
+        raise InputError(
+            f"all {X.shape[0]} samples are equal: there is nothing to cluster, check that the rows "
+            "are the samples"
+        )
+
+
+def _all_rows_equal(X: Matrix) -> bool:
+    if isinstance(X, np.ndarray):
+        return bool((X[0] == X).all())
+    n, counts = X.shape[0], np.diff(X.indptr)
+    if (counts != counts[0]).any():
+        return False
+    rows = X.indices.reshape(n, counts[0]), X.data.reshape(n, counts[0])
+    return all(bool((part == part[0]).all()) for part in rows)
 
 
 def _bytes_of(X: Matrix) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gmkcf_dask.blas import cores, one_blas_thread
-from gmkcf_dask.engine.operators import Floats, error_floor, finite
+from gmkcf_dask.engine.operators import Floats, FusedAnswers, error_floor, finite
 from gmkcf_dask.engine.tiles import (
     AnyFloats,
     FusedTiles,
@@ -121,36 +121,20 @@ class DenseKernels:
                 return list(pool.map(work, groups))
 
 
-class DenseFusedKernel:
+class DenseFusedKernel(FusedAnswers):
     """Σ weights_i K^i as tiles in memory, fused when first multiplied."""
 
     def __init__(self, stack: DenseKernels, weights: Floats) -> None:
+        super().__init__(stack, weights)
         self._stack = stack
-        self._weights = weights
         self._source = FusedTiles(stack._reader, tuple(float(w) for w in weights))
         self._tiles: dict[int, AnyFloats] = {}
-        self.nonnegative = stack.nonnegative
-        self.trace = float(weights @ stack.traces)
 
     def load(self, t: int) -> AnyFloats:
         """Tile t, from memory once it has been fused."""
         if t not in self._tiles:
             self._tiles[t] = self._source.load(t)
         return self._tiles[t]
-
-    def matmul(self, Z: Floats) -> Floats:
-        return self._product(Z, split=False)
-
-    def split_matmul(self, Z: Floats) -> tuple[Floats, Floats]:
-        both = self._product(Z, split=True)
-        return both[:, : Z.shape[1]], both[:, Z.shape[1] :]
-
-    def row_sums(self) -> Floats:
-        return self.matmul(np.ones((self._stack.n_samples, 1)))[:, 0]
-
-    def diagonal(self) -> Floats:
-        parts = [w * self._stack.diagonal(i) for i, w in enumerate(self._weights) if w != 0]
-        return np.asarray(sum(parts, np.zeros(self._stack.n_samples)))
 
     def release(self) -> None:
         self._tiles.clear()

@@ -85,6 +85,35 @@ class KernelStack(Protocol):
         """
 
 
+class FusedAnswers:
+    """What follows from one product alone; each operator brings its own `_product`."""
+
+    def __init__(self, stack: KernelStack, weights: Floats) -> None:
+        self.nonnegative = stack.nonnegative
+        self.trace = float(weights @ stack.traces)
+        self._weights = weights
+        self._diagonal = stack.diagonal
+        self._n_samples = stack.n_samples
+
+    def _product(self, Z: Floats, *, split: bool) -> Floats:
+        """K Z, shape (n, c); with `split` [K Z, K⁺ Z], shape (n, 2c)."""
+        raise NotImplementedError  # pragma: no cover
+
+    def matmul(self, Z: Floats) -> Floats:
+        return self._product(Z, split=False)
+
+    def split_matmul(self, Z: Floats) -> tuple[Floats, Floats]:
+        both = self._product(Z, split=True)
+        return both[:, : Z.shape[1]], both[:, Z.shape[1] :]
+
+    def row_sums(self) -> Floats:
+        return self.matmul(np.ones((self._n_samples, 1)))[:, 0]
+
+    def diagonal(self) -> Floats:
+        parts = [w * self._diagonal(i) for i, w in enumerate(self._weights) if w != 0]
+        return np.asarray(sum(parts, np.zeros(self._n_samples)))
+
+
 def finite(values: Floats, what: str) -> Floats:
     """Pass numbers on, or stop: NaN must never reach U or V."""
     if not np.isfinite(values).all():

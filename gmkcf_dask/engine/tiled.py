@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gmkcf_dask.engine.dense import assemble_each
-from gmkcf_dask.engine.operators import Floats, error_floor, finite
+from gmkcf_dask.engine.operators import Floats, FusedAnswers, error_floor, finite
 from gmkcf_dask.engine.tiles import (
     SPLIT_EVERY,
     AnyFloats,
@@ -182,32 +182,16 @@ class TiledKernels:
         )
 
 
-class TiledFusedKernel:
+class TiledFusedKernel(FusedAnswers):
     """Σ weights_i K^i over a store; fused and multiplied for the first time in one graph."""
 
     def __init__(self, stack: TiledKernels, weights: Floats, residency: Residency) -> None:
+        super().__init__(stack, weights)
         self.residency = residency
-        self.nonnegative = stack.nonnegative
-        self.trace = float(weights @ stack.traces)
         self._stack = stack
-        self._weights = weights
         self._fused = FusedTiles(stack._reader, tuple(float(w) for w in weights))
         self._kept: da.Array | None = None
         self._scratch: ScratchTiles | None = None
-
-    def matmul(self, Z: Floats) -> Floats:
-        return self._product(Z, split=False)
-
-    def split_matmul(self, Z: Floats) -> tuple[Floats, Floats]:
-        both = self._product(Z, split=True)
-        return both[:, : Z.shape[1]], both[:, Z.shape[1] :]
-
-    def row_sums(self) -> Floats:
-        return self.matmul(np.ones((self._stack.n_samples, 1)))[:, 0]
-
-    def diagonal(self) -> Floats:
-        parts = [w * self._stack.diagonal(i) for i, w in enumerate(self._weights) if w != 0]
-        return np.asarray(sum(parts, np.zeros(self._stack.n_samples)))
 
     def release(self) -> None:
         self._kept = None

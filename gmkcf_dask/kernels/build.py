@@ -13,6 +13,7 @@ from functools import cached_property, reduce
 from operator import add
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import dask.array as da
 import numpy as np
@@ -333,5 +334,11 @@ def _run_tasks(
 
     index = da.from_array(tiles, chunks=per_task)
     chunks = ((1,) * index.numblocks[0],)
-    results = index.map_blocks(boxed, dtype=object, chunks=chunks, meta=np.empty(0, object))
+    results = index.map_blocks(
+        boxed,
+        dtype=object,
+        chunks=chunks,
+        meta=np.empty(0, object),
+        name=f"gmkcf-build-{uuid4().hex}",  # else Dask would hash all a task holds for a name
+    )
     return list(runner.compute(results))
