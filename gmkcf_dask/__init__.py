@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gmkcf_dask.engine.tiled import TiledKernels
     from gmkcf_dask.estimators import GMKCF, KCF
     from gmkcf_dask.events import IterationDone, StageProgress
-    from gmkcf_dask.kernels.specs import Precomputed
+    from gmkcf_dask.kernels.specs import FunctionKernel, Precomputed
     from gmkcf_dask.kernels.store import KernelStore
     from gmkcf_dask.plan import Plan, make_plan
     from gmkcf_dask.results.metrics import scores
@@ -30,6 +30,7 @@ _HOME = {
     "read_corpus": "corpus",
     "DenseKernels": "engine.dense",
     "TiledKernels": "engine.tiled",
+    "FunctionKernel": "kernels.specs",
     "IterationDone": "events",
     "StageProgress": "events",
     "KernelStore": "kernels.store",
@@ -44,6 +45,7 @@ __all__ = [
     "KCF",
     "Corpus",
     "DenseKernels",
+    "FunctionKernel",
     "IterationDone",
     "KernelStore",
     "Plan",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -29,6 +30,9 @@ class _Group(click.Group):
         except GmkcfError as error:
             click.echo(f"error: {error}", err=True)
             sys.exit(error.exit_code)
+        except OSError as error:  # disk full, a vanished path: the system's own words
+            click.echo(f"error: {error}", err=True)
+            sys.exit(GmkcfError.exit_code)
 
 
 def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -189,7 +193,8 @@ def build(input_path: str, store: Path, **options: Any) -> None:
     with _notes():
         request = _request(input_path, options)
     with _cluster(request.n_samples, options) as resources, _progress() as progress:
-        the_plan = workflow.request_plan(request, 1, resources, store)
+        # building alone needs no place for a fused kernel
+        the_plan = workflow.request_plan(request, 1, resources, store, residency="recompute")
         built = workflow.build(store, request, the_plan, resources, progress)
     click.echo(
         f"{store}: {len(built.names)} kernels of {built.n_samples:,} samples, "
@@ -238,13 +243,20 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
         request = watch.time("read", lambda: _request(input_path, options))
     solver.check_samples(request.n_samples)
     path = store or out / "store.zarr"
-    if overwrite and store is None:
-        workflow.discard_other_store(path, request)
     with _cluster(request.n_samples, options) as resources:
-        the_plan = workflow.request_plan(request, solver.n_clusters, resources, path)
+        replace = overwrite and store is None and workflow.is_other_store(path, request)
+        the_plan = workflow.request_plan(
+            request,
+            solver.n_clusters,
+            resources,
+            None if replace else path,
+            disk_free=workflow.free_disk(path),
+        )
         click.echo(f"plan for {input_path} on {resources.description}")
         for line in the_plan.lines():
             click.echo(f"  {line}")
+        if replace:
+            shutil.rmtree(path)
         with _progress() as progress:
             built = watch.time(
                 "build", lambda: workflow.build(path, request, the_plan, resources, progress)
@@ -259,8 +271,12 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
     type=click.Path(path_type=Path),
     help="CSV with the columns id,label.  [default: the labels that came with the corpus]",
 )
-def score(run_folder: Path, labels: Path | None) -> None:
-    """Compare the clusters of a RUN with known labels: ACC, NMI, purity, ARI."""
+@cluster_options
+def score(run_folder: Path, labels: Path | None, **options: Any) -> None:
+    """Compare the clusters of a RUN with known labels: ACC, NMI, purity, ARI.
+
+    This takes a moment in this process; the cluster options are understood but not needed.
+    """
     from gmkcf_dask.kernels.store import KernelStore
     from gmkcf_dask.results.metrics import scores
     from gmkcf_dask.results.run import LABELS, match_labels, read_labels, read_result

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -70,6 +72,8 @@ def threads(n_threads: int | None = None, memory: int | None = None) -> Resource
 
 def of_client(client: Client) -> Resources:
     """A connected cluster; its smallest worker sets the limits."""
+    if not hasattr(client, "scheduler_info"):
+        raise InputError(f"client must be a distributed.Client, not {client!r}")
     if client.status != "running":
         raise ClusterError(f"the Dask client is {client.status}: pass one that is connected")
     try:
@@ -124,6 +128,11 @@ def open_cluster(
         with local_cluster(workers or cores(), memory) as client:
             yield of_client(client)
     else:
+        if workers is not None or memory is not None:
+            raise InputError(
+                "workers and memory are for clusters started here: the scheduler at an address "
+                "brings its own"
+            )
         with _connect(kind) as client:
             yield of_client(client)
 
@@ -145,6 +154,8 @@ def local_cluster(n_workers: int, memory: int | None = None) -> Iterator[Any]:
             # no dashboard; the health page that remains gets a free port on loopback
             dashboard_address="127.0.0.1:0",
             scheduler_kwargs={"dashboard": False},
+            # a failed task is told to the user by the driver, in one sentence
+            silence_logs=logging.CRITICAL,
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
@@ -174,4 +185,5 @@ def _connect(address: str) -> Iterator[Any]:
 def _peak_resident_bytes() -> int:
     import resource
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -5,21 +5,23 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from uuid import uuid4
 
 from gmkcf_dask.errors import InputError
 
 
 def put_atomic(path: Path, content: bytes) -> None:
     """Write a file so that a reader, or a crash, sees the old content or the new, never a part."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    # opened the ordinary way, so that the file's mode is what the user's umask says
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -36,15 +38,18 @@ def check_writable(path: Path, what: str) -> None:
     existing = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
     if not existing.is_dir():
         raise InputError(f"cannot write {what} at {path}: {existing} is a file; choose another")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise InputError(f"cannot write {what} at {path}: permission denied; choose another path")
+    _probe(existing, path, what)
 
 
 def make_folder(path: Path, what: str) -> None:
     """Create a folder and its parents, or say in one sentence why that cannot be."""
+    check_writable(path, what)
+    path.mkdir(parents=True, exist_ok=True)
+
+
+def _probe(folder: Path, path: Path, what: str) -> None:
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
+        with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         reason = error.strerror or error

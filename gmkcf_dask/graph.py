@@ -7,7 +7,8 @@ inside the graph without a warning about its size.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +16,7 @@ import dask
 from threadpoolctl import threadpool_limits
 
 from gmkcf_dask.blas import one_blas_thread
+from gmkcf_dask.errors import ClusterError
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -40,7 +42,30 @@ class Runner:
     scheduler: Literal["threads", "synchronous"] = "threads"
     n_threads: int | None = None
 
-    def _context(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def _context(self) -> Iterator[None]:
+        with self._settings(), self._told_in_a_sentence():
+            yield
+
+    @contextmanager
+    def _told_in_a_sentence(self) -> Iterator[None]:
+        if self.client is None:
+            yield
+            return
+        from distributed import CancelledError, KilledWorker
+        from distributed.comm import CommClosedError
+
+        try:
+            yield
+        except KilledWorker as error:
+            raise ClusterError(
+                "workers died while computing, most likely for want of memory: give more memory "
+                "per worker, or build with a smaller block"
+            ) from error
+        except (CancelledError, CommClosedError) as error:
+            raise ClusterError(f"the connection to the Dask cluster was lost: {error}") from error
+
+    def _settings(self) -> AbstractContextManager[Any]:
         stack = ExitStack()
         if self.client is not None:
             # only with distributed loaded: undoing a setting made earlier would drop its defaults

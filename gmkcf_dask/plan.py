@@ -209,7 +209,7 @@ def make_plan(
     threads_per_worker: int = 1,
     memory_per_worker: int = 8 * GIB,
     disk_free: int | None = None,
-    already_stored: bool = False,
+    tiles_stored: int = 0,
     one_process: bool = False,
     residency: Residency | None = None,
 ) -> Plan:
@@ -227,8 +227,8 @@ def make_plan(
         The cluster. Threads run one task each.
     disk_free : int, optional
         Free bytes where the store goes; None skips that check.
-    already_stored : bool
-        The store exists: only scratch space is still needed.
+    tiles_stored : int
+        Tiles of every kernel that are on disk already, and the features with them.
     one_process : bool
         Tasks run on threads of this process, so kernels may live in its memory if all of them fit.
     residency : {"memory", "scratch", "recompute"}, optional
@@ -271,7 +271,8 @@ def make_plan(
     # Dask does not spread blocks evenly: half as much again may land on one worker
     resident = ceil_div(3 * kw, 2 * n_workers) if n_workers > 1 else kw
     fits = working_bytes(edge) + resident <= budget
-    to_store = 0 if already_stored else stored + feature_bytes
+    tile_bytes = n_kernels * edge * edge * STORED_BYTES[precision]
+    to_store = stored - tiles_stored * tile_bytes + (0 if tiles_stored else feature_bytes)
     disk_left = None if disk_free is None else disk_free - to_store
     if residency is None:
         if fits:
@@ -318,7 +319,7 @@ def make_plan(
         fit_task_bytes=peaks(edge)[1],
         worker_peak_bytes=working_bytes(edge)
         + (held if in_memory else resident if residency == "memory" else 0),
-        driver_bytes=driver_bytes(n, n_clusters),
+        driver_bytes=driver_bytes(n, n_clusters, n_kernels),
         n_workers=n_workers,
         threads_per_worker=threads_per_worker,
         memory_per_worker=memory_per_worker,
@@ -353,9 +354,9 @@ def _check_numbers(
         raise InputError(f"precision must be one of {', '.join(STORED_BYTES)}, not {precision!r}")
 
 
-def driver_bytes(n: int, n_clusters: int) -> int:
-    """n×k matrices on the driver: U, V, KU, KV, their updates and the packed factors, float64."""
-    return PROCESS_BYTES + 12 * n * n_clusters * 8
+def driver_bytes(n: int, n_clusters: int, n_kernels: int) -> int:
+    """float64 on the driver: U, V, KU, KV, their updates and packed factors, and m row sums."""
+    return PROCESS_BYTES + 12 * n * n_clusters * 8 + 2 * n_kernels * n * 8
 
 
 def tiled_bytes(tiling: Tiling, n_kernels: int, precision: Precision) -> int:

@@ -24,7 +24,7 @@ from gmkcf_dask.engine.tiles import MemoryTiles
 from gmkcf_dask.errors import InputError, PlanRefused, StoreError
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.kernels.build import KernelRequest, build_store, build_tiles, find_store
-from gmkcf_dask.kernels.manifest import package_versions
+from gmkcf_dask.kernels.manifest import is_own_format, package_versions
 from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.kernels.tiles import CODE_SCALE
 from gmkcf_dask.methods.assign import kmeans_labels
@@ -32,7 +32,7 @@ from gmkcf_dask.methods.factorize import Factorization, SolverOptions, finish
 from gmkcf_dask.methods.gmkcf import gmkcf
 from gmkcf_dask.methods.init import Init, Start, make_starts
 from gmkcf_dask.methods.kcf import kcf
-from gmkcf_dask.plan import Plan, Tiling, human_bytes, make_plan, tiled_bytes
+from gmkcf_dask.plan import Plan, Residency, Tiling, human_bytes, make_plan, tiled_bytes
 from gmkcf_dask.results.run import write_run
 from gmkcf_dask.results.summary import summarize_clusters
 
@@ -171,6 +171,7 @@ def request_plan(
     resources: Resources,
     store: Path | None = None,
     disk_free: int | None = None,
+    residency: Residency | None = None,
 ) -> Plan:
     """The plan for building a store and fitting on it; an existing store sets the tile size."""
     found = None if store is None else find_store(store, request)
@@ -189,8 +190,9 @@ def request_plan(
         threads_per_worker=resources.threads_per_worker,
         memory_per_worker=resources.memory_per_worker,
         disk_free=disk_free,
-        already_stored=found is not None and found.manifest.complete,
+        tiles_stored=0 if found is None else len(found.manifest.tiles_done),
         one_process=resources.in_this_process,
+        residency=residency,
     )
 
 
@@ -209,7 +211,7 @@ def store_plan(store: KernelStore, n_clusters: int, resources: Resources) -> Pla
         threads_per_worker=resources.threads_per_worker,
         memory_per_worker=resources.memory_per_worker,
         disk_free=free_disk(store.path),
-        already_stored=True,
+        tiles_stored=m.tiling.n_tiles,
         one_process=resources.in_this_process,
     )
 
@@ -231,16 +233,14 @@ def dense_kernels(request: KernelRequest, listen: Listener = ignore) -> DenseKer
     return DenseKernels(MemoryTiles(tiles, tiling, CODE_SCALE[request.precision]), names)
 
 
-def stored_kernels(
-    store: KernelStore, plan: Plan, resources: Resources, scratch: Path | None = None
-) -> KernelStack:
+def stored_kernels(store: KernelStore, plan: Plan, resources: Resources) -> KernelStack:
     """Kernels of a store as the plan wants them: in memory, or tile by tile through Dask.
 
     Both give the same bits; only speed and memory differ.
     """
     if plan.kernels_in_memory:
         return DenseKernels.from_store(store)
-    return TiledKernels(store, resources.runner, plan.residency, scratch)
+    return TiledKernels(store, resources.runner, plan.residency)
 
 
 def free_disk(path: Path) -> int:
@@ -303,12 +303,15 @@ def build(
     return build_store(path, request, resources.runner, listen, plan.block)
 
 
-def discard_other_store(path: Path, request: KernelRequest) -> None:
-    """Remove a store that was made for other data or parameters; one that fits stays."""
+def is_other_store(path: Path, request: KernelRequest) -> bool:
+    """Whether a path holds a store of ours, but one made for other data or parameters."""
+    if path.is_symlink() or not is_own_format(path):
+        return False
     try:
         find_store(path, request)
     except StoreError:
-        shutil.rmtree(path)
+        return True
+    return False
 
 
 def fit_into(
@@ -326,17 +329,13 @@ def fit_into(
     watch = watch or Stopwatch({})
     options.check_samples(store.n_samples)
     plan = store_plan(store, options.n_clusters, resources)
-    scratch = out / "scratch"
-    stack = stored_kernels(store, plan, resources, scratch)
+    stack = stored_kernels(store, plan, resources)
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
-        try:
-            found: Clustering = watch.time(
-                "fit",
-                lambda: fit_gmkcf(stack, options, seed=seed, n_init=n_init, listen=listen),
-            )
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        found: Clustering = watch.time(
+            "fit",
+            lambda: fit_gmkcf(stack, options, seed=seed, n_init=n_init, listen=listen),
+        )
     notes = list(dict.fromkeys(str(warning.message) for warning in raised))
     features = store.features() if store.manifest.n_features else None
     clusters = watch.time(

@@ -3,7 +3,6 @@
 import argparse
 import tempfile
 import time
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -122,5 +121,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with warnings.catch_warnings():
-        main()
+    main()

@@ -32,7 +32,7 @@ ONLY_HERE = {
         "kernels/build.py",
         "engine/tiled.py",
     },
-    "distributed": {"graph.py", "cluster.py", "estimators.py"},
+    "distributed": {"graph.py", "cluster.py", "estimators/base.py", "estimators/models.py"},
     "click": {"cli.py"},
 }
 

@@ -29,7 +29,7 @@ def test_python_example_of_the_readme(capsys):
     (example,) = blocks("python")
     names = {}
     exec(compile(example, "README.md", "exec"), names)
-    assert len(set(names["labels"])) == 14
+    assert len(set(names["labels"])) == 21
     assert "'cosine'" in capsys.readouterr().out
 
 

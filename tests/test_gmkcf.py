@@ -245,8 +245,25 @@ def test_rows_without_a_positive_entry_keep_the_objective_falling():
 
 
 def test_exact_v_where_there_is_no_unique_one():
-    assert updates.solve_V(np.ones((4, 2)), np.ones((2, 2))) is None
-    assert updates.solve_V(np.ones((4, 2)), np.array([[1.0, 0.0], [0.0, 0.0]])) is None
+    """Two equal concepts, or an empty one: the best row that is nearest to the one there was."""
+    V = np.array([[0.2, 0.8], [0.8, 0.2], [3.0, 3.0]])
+    equal = updates.solve_V(np.ones((3, 2)), np.ones((2, 2)), V)
+    np.testing.assert_allclose(equal, [[0.2, 0.8], [0.8, 0.2], [0.5, 0.5]], atol=1e-5)
+    empty = updates.solve_V(np.eye(3, 2) * [1, 0], np.diag([1.0, 0.0]), V)
+    np.testing.assert_allclose(empty[:, 0], [1, 0, 0], atol=1e-5)
+    assert updates.solve_V(np.ones((3, 2)), np.diag([1.0, -0.5]), V) is None
+
+
+def test_polish_gives_the_best_v_beyond_the_rank(rng):
+    X = rng.random((40, 3))
+    K = X @ X.T
+    U, V = start(rng, 40, 8)
+    KU = K @ U
+    polished = updates.solve_V(KU, U.T @ KU, V)
+    gradient = polished @ (U.T @ KU) - KU
+    scale = np.abs(KU).max()
+    assert np.abs(gradient[polished > 0]).max() <= 1e-4 * scale
+    assert gradient.min() >= -1e-4 * scale
 
 
 def test_kmeans_says_when_clusters_are_missing():

@@ -116,7 +116,7 @@ def test_residency_follows_memory_and_disk():
             n_workers=2,
             memory_per_worker=memory,
             disk_free=disk,
-            already_stored=True,
+            tiles_stored=40 * 41 // 2,
             **kwargs,
         ).residency
 

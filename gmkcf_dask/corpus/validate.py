@@ -88,7 +88,8 @@ def name_of(value: object) -> str:
         return value.decode("utf-8", errors="replace")
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
-    return str(value)
+    # half a surrogate pair is no text: it could not be written to any file
+    return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def warn_about_zero_rows(X: Matrix) -> int:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from gmkcf_dask.blas import cores, one_blas_thread
 from gmkcf_dask.engine.operators import Floats, FusedAnswers, error_floor, finite
@@ -46,25 +45,6 @@ class DenseKernels:
         self.n_samples = tiles.tiling.n
         self._reader = tiles
         self.error_floor = error_floor(tiles.dtype)
-
-    @classmethod
-    def from_arrays(
-        cls,
-        arrays: Sequence[npt.NDArray[Any]],
-        names: Sequence[str] | None = None,
-        block: int = DEFAULT_BLOCK,
-    ) -> DenseKernels:
-        """From full symmetric matrices, each of shape (n, n), float32 or float64."""
-        tiling = Tiling(arrays[0].shape[0], block)
-        tiles = tuple(
-            tuple(
-                np.ascontiguousarray(array[tiling.rows(i), tiling.rows(j)])
-                for i, j in tiling.pairs()
-            )
-            for array in arrays
-        )
-        names = names or [f"kernel_{i}" for i in range(len(arrays))]
-        return cls(MemoryTiles(tiles, tiling), names)
 
     @classmethod
     def from_store(cls, store: KernelStore) -> DenseKernels:

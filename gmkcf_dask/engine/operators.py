@@ -118,7 +118,8 @@ def finite(values: Floats, what: str) -> Floats:
     """Pass numbers on, or stop: NaN must never reach U or V."""
     if not np.isfinite(values).all():
         raise DamagedStoreError(
-            f"{what} is not finite: the kernels hold NaN or infinity, build them again"
+            f"{what} is not finite: the numbers overflow, or the kernels hold NaN; scale them to "
+            "[0, 1], or build them again"
         )
     return values
 

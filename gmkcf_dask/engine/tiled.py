@@ -53,7 +53,8 @@ class TiledKernels:
     residency : {"memory", "scratch", "recompute"}
         Where a fused kernel lives between its products; the plan decides.
     scratch : Path, optional
-        Folder for fused kernels on disk; beside the store when not given.
+        Folder for fused kernels on disk; a new one beside the store when not given. It exists only
+        while something is in it.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class TiledKernels:
         self.residency = residency
         self._store = store
         self._runner = runner
-        self._scratch = scratch or store.path.with_name(store.path.name + ".scratch")
+        self._scratch = scratch or store.path.with_name(f".{store.path.name}.scratch-{uuid4().hex}")
         self._reader = store.reader
         self.error_floor = error_floor(self._reader.dtype)
 

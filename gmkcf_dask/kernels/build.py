@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import add
@@ -196,6 +197,7 @@ def build_store(
     if store is not None:
         return _fill(store, request, runner, listen)
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    empty_before = path.exists()
     try:
         edge = block or request.block or default_block(request.n_samples)
         store = KernelStore.create(path, request.manifest(edge), request.corpus)
@@ -203,8 +205,10 @@ def build_store(
     except InputError:
         # the data themselves cannot be used: no later try could finish this store
         shutil.rmtree(path, ignore_errors=True)
-        for folder in missing:
-            if folder.exists():
+        if empty_before:
+            path.mkdir()
+        for folder in missing[1:]:
+            with suppress(OSError):  # somebody put something there meanwhile
                 folder.rmdir()
         raise
 
@@ -231,13 +235,13 @@ def _resolve_into(
         def run(block: npt.NDArray[np.int64]) -> Gathered:
             return run_here(gather, features, tiling, (int(t) for t in block))
 
-        found: list[Gathered] = []
+        total: list[Gathered] = []  # nothing or one: folded batch by batch, to stay small
         listen(StageProgress(what, 0, tiling.n_tiles))
         for group in _batches(range(tiling.n_tiles), per_task):
-            found += _run_tasks(run, group, per_task, runner)
+            total = [reduce(add, total + _run_tasks(run, group, per_task, runner))]
             done = int(group[-1]) + 1
             listen(StageProgress(what, done, tiling.n_tiles))
-        return reduce(add, found)
+        return total[0]
 
     kernels, norms = resolve(request.kernels, features, tiling, sweep)
     store.write_norms(norms)
@@ -329,7 +333,11 @@ def _run_tasks(
 
     def boxed(block: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
         box = np.empty(1, dtype=object)
-        box[0] = task(block)
+        try:
+            box[0] = task(block)
+        except InputError as error:
+            # as a value: the other tasks come to their end, and no worker logs a traceback
+            box[0] = error
         return box
 
     index = da.from_array(tiles, chunks=per_task)
@@ -341,4 +349,8 @@ def _run_tasks(
         meta=np.empty(0, object),
         name=f"gmkcf-build-{uuid4().hex}",  # else Dask would hash all a task holds for a name
     )
-    return list(runner.compute(results))
+    found = list(runner.compute(results))
+    for result in found:
+        if isinstance(result, InputError):
+            raise result
+    return found

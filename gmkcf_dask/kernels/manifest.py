@@ -115,6 +115,14 @@ class Manifest:
             ) from error
 
 
+def is_own_format(store: Path) -> bool:
+    """Whether a folder's manifest is one of ours, of whatever version."""
+    try:
+        return bool(json.loads(get(store / MANIFEST) or b"{}").get("format") == FORMAT)
+    except (ValueError, AttributeError):
+        return False
+
+
 def differences(found: Manifest, wanted: Manifest, *, any_block: bool) -> list[str]:
     """The fields in which a store differs from the one wanted, in words."""
     pairs: list[tuple[str, object, object]] = [

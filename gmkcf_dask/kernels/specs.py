@@ -9,8 +9,8 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ Scaling = Literal["minmax", "none"]
 NORMALIZATIONS: tuple[Normalization, ...] = get_args(Normalization)
 SCALINGS: tuple[Scaling, ...] = get_args(Scaling)
 
+TINIEST = 1e-30
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
 
@@ -106,6 +107,9 @@ class Precomputed:
     normalization: Normalization = "none"
     scaling: Scaling = "none"
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "matrix", _numeric(self.matrix, self.name))
+
 
 KernelSpec = Rbf | Polynomial | Linear | Cosine | FunctionKernel | Precomputed
 
@@ -160,7 +164,8 @@ def check_names(specs: Sequence[KernelSpec]) -> None:
     for name in names:
         if not _NAME.fullmatch(name):
             raise InputError(
-                f"kernel name {name!r} must be 1 to 64 of the characters A-Z a-z 0-9 _ . -"
+                f"kernel name {name!r} must be 1 to 64 of the characters A-Z a-z 0-9 _ . -; name a "
+                "function with FunctionKernel(f, 'name')"
             )
         if names.count(name) > 1:
             raise InputError(f"kernel {name!r} is named twice: name each kernel once")
@@ -209,9 +214,7 @@ def precomputed_specs(matrices: object) -> tuple[Precomputed, ...]:
     if not items:
         raise InputError("no precomputed kernel was given: pass an (m, n, n) array or a list")
     specs = tuple(
-        replace(item, matrix=_numeric(item.matrix, item.name))
-        if isinstance(item, Precomputed)
-        else Precomputed(_numeric(item, f"kernel_{i}"), f"kernel_{i}")
+        item if isinstance(item, Precomputed) else Precomputed(cast("Any", item), f"kernel_{i}")
         for i, item in enumerate(items)
     )
     check_names(specs)
@@ -263,6 +266,11 @@ def check_matrix(spec: Precomputed, n: int) -> None:
         raise InputError(
             f"precomputed kernel {spec.name} is {K.shape[0]}×{K.shape[0]} but must be {n}×{n}: all "
             "kernels must be of the same samples"
+        )
+    if not float(np.trace(K)) / n > TINIEST:
+        raise InputError(
+            f"precomputed kernel {spec.name} has a mean diagonal of {np.trace(K) / n:.3g}: it must "
+            "be positive and not too small for float32; leave the kernel out or scale it up"
         )
     step = max(1, (1 << 22) // n)
     scale = max(float(np.abs(K[i : i + step]).max()) for i in range(0, n, step))

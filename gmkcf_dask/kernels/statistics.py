@@ -38,14 +38,15 @@ class Gathered:
         Σ‖x−y‖ over ordered pairs.
     d2_max : float
     minima, maxima : ndarray, shape (m,)
-    row_sums : ndarray, shape (m, n) or (0, 0)
+    row_sums : dict of ndarray, each of shape (m, len)
+        By first row of a block; only the blocks some tile touched.
     """
 
     distance_sum: float
     d2_max: float
     minima: Floats
     maxima: Floats
-    row_sums: Floats
+    row_sums: dict[int, Floats]
 
     def __add__(self, other: Gathered) -> Gathered:
         return Gathered(
@@ -53,7 +54,10 @@ class Gathered:
             max(self.d2_max, other.d2_max),
             np.minimum(self.minima, other.minima),
             np.maximum(self.maxima, other.maxima),
-            self.row_sums + other.row_sums,
+            {
+                first: _sum_of(self.row_sums.get(first), other.row_sums.get(first))
+                for first in self.row_sums | other.row_sums
+            },
         )
 
 
@@ -83,7 +87,7 @@ class GatherDistancesAndRanges:
             if _range_known_later(kernel) or kernel.scaling == "none":
                 continue
             minima[i], maxima[i] = _range(kernel, tile, self.norms)
-        return Gathered(total, d2_max, minima, maxima, np.empty((0, 0)))
+        return Gathered(total, d2_max, minima, maxima, {})
 
 
 @dataclass(frozen=True)
@@ -93,15 +97,16 @@ class GatherRowSums:
     kernels: Kernels
 
     def __call__(self, tile: PairTile) -> Gathered:
-        m, n = len(self.kernels), tile.features.n_samples
-        sums = np.zeros((m, n))
+        m = len(self.kernels)
+        sums = {tile.rows.start: np.zeros((m, tile.shape[0]))}
+        sums.setdefault(tile.cols.start, np.zeros((m, tile.shape[1])))
         for i, kernel in enumerate(self.kernels):
             if kernel.normalization != "degree":
                 continue
             values = raw_values(kernel, tile)
-            sums[i, tile.rows] += values.sum(axis=1)
+            sums[tile.rows.start][i] += values.sum(axis=1)
             if not tile.on_diagonal:
-                sums[i, tile.cols] += values.sum(axis=0)
+                sums[tile.cols.start][i] += values.sum(axis=0)
         return Gathered(0.0, 0.0, np.full(m, np.inf), np.full(m, -np.inf), sums)
 
 
@@ -118,7 +123,7 @@ class GatherDegreeRanges:
         for i, kernel in enumerate(self.kernels):
             if kernel.normalization == "degree" and kernel.scaling != "none":
                 minima[i], maxima[i] = _range(kernel, tile, self.norms)
-        return Gathered(0.0, 0.0, minima, maxima, np.empty((0, 0)))
+        return Gathered(0.0, 0.0, minima, maxima, {})
 
 
 def resolve(
@@ -148,7 +153,8 @@ def resolve(
             for i, kernel in enumerate(kernels)
         )
     if by_degree:
-        sums = sweep(GatherRowSums(kernels), "row sums").row_sums
+        by_block = sweep(GatherRowSums(kernels), "row sums").row_sums
+        sums = np.hstack([by_block[first] for first in sorted(by_block)])
         norms |= _checked_row_sums(kernels, sums)
         if any(k.normalization == "degree" and k.scaling != "none" for k in kernels):
             found = sweep(GatherDegreeRanges(kernels, norms), "ranges")
@@ -169,6 +175,14 @@ def run_here(
         total = found if total is None else total + found
     assert total is not None
     return total
+
+
+def _sum_of(mine: Floats | None, theirs: Floats | None) -> Floats:
+    if mine is None or theirs is None:
+        found = mine if theirs is None else theirs
+        assert found is not None
+        return found
+    return mine + theirs
 
 
 def _range_known_later(kernel: ResolvedKernel) -> bool:

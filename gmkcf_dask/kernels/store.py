@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -24,11 +23,11 @@ from zarr.codecs import ZstdCodec
 
 from gmkcf_dask.corpus.model import Corpus, Floats, Matrix
 from gmkcf_dask.errors import DamagedStoreError, StoreError
-from gmkcf_dask.files import check_writable, get, make_folder, put_atomic
+from gmkcf_dask.files import check_writable, get, put_atomic
 from gmkcf_dask.kernels.features import offset_of
 from gmkcf_dask.kernels.manifest import MANIFEST, KernelRecord, Manifest
 from gmkcf_dask.kernels.tiles import CODE_SCALE, COMPACT_MAX, decode
-from gmkcf_dask.plan import COMPUTED_BYTES, Tiling
+from gmkcf_dask.plan import Tiling
 
 _SPARSE_CHUNK = 1 << 17
 _STORED_DTYPE = {"float32": "float32", "float64": "float64", "compact": "uint16"}
@@ -82,6 +81,7 @@ class TileReader:
     store_id: str
     names: tuple[str, ...]
     tiling: Tiling
+    stored_dtype: str
     code_scale: float | None
 
     @property
@@ -89,19 +89,16 @@ class TileReader:
         """Dtype of tiles once decoded."""
         if self.code_scale is not None:
             return np.dtype(np.float32)
-        stored: np.dtype[Any] = _open_array(
-            self.path, f"kernels/{self.names[0]}", self.store_id
-        ).dtype
-        return stored
+        return np.dtype(self.stored_dtype)
 
     def raw(self, kernel: int, t: int) -> npt.NDArray[Any]:
         """Tile t of a kernel as it is stored."""
         i, j = self.tiling.pair(t)
         name = self.names[kernel]
-        array = _open_array(self.path, f"kernels/{name}", self.store_id)
         try:
+            array = _open_array(self.path, f"kernels/{name}", self.store_id)
             tile = np.asarray(array[self.tiling.rows(i), self.tiling.rows(j)])
-        except (OSError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError, KeyError) as error:
             raise self._damaged(name, i, j, f"cannot be read ({error})") from error
         first = tile[0, 0]
         if np.isnan(first) if self.code_scale is None else first == COMPACT_MAX + 1:
@@ -155,12 +152,12 @@ class KernelStore:
         if path.exists() and any(path.iterdir()):
             raise StoreError(f"{path} holds other files: choose another path for the store")
         check_writable(path, "the store")
-        make_folder(path.parent, "the store")
+        path.parent.mkdir(parents=True, exist_ok=True)
         # made beside and moved into place: a store that exists has its features and its manifest
-        beside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        beside = path.with_name(f".{path.name}.{uuid4().hex}")
         try:
+            beside.mkdir()
             _write_skeleton(beside, manifest, corpus)
-            beside.chmod(0o755)
             beside.replace(path)
         except BaseException:
             shutil.rmtree(beside, ignore_errors=True)
@@ -191,7 +188,14 @@ class KernelStore:
     @cached_property
     def reader(self) -> TileReader:
         m = self.manifest
-        return TileReader(str(self.path), m.store_id, m.names, m.tiling, CODE_SCALE[m.precision])
+        return TileReader(
+            str(self.path),
+            m.store_id,
+            m.names,
+            m.tiling,
+            _STORED_DTYPE[m.precision],
+            CODE_SCALE[m.precision],
+        )
 
     def features(self) -> StoredFeatures:
         """The features the kernels were made from."""
@@ -211,8 +215,13 @@ class KernelStore:
     def strings(self, what: str) -> tuple[str, ...] | None:
         """`ids`, `labels` or `terms` of the corpus, or None where there are none."""
         content = get(self.path / f"{what}.json")
-        found = None if content is None else json.loads(content)
-        return None if found is None else tuple(found)
+        try:
+            found = None if content is None else json.loads(content)
+            return None if found is None else tuple(map(str, found))
+        except (ValueError, TypeError) as error:
+            raise DamagedStoreError(
+                f"{what}.json of {self.path} is damaged: build the store again"
+            ) from error
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -268,11 +277,6 @@ class KernelStore:
     def stored_bytes(self) -> int:
         """Bytes on disk, compressed."""
         return sum(f.stat().st_size for f in self.path.rglob("*") if f.is_file())
-
-    def kernel_bytes(self) -> int:
-        """Bytes of one product's pass over all kernels' tiles, decoded."""
-        per_entry = COMPUTED_BYTES[self.manifest.precision]
-        return len(self.names) * self.tiling.n_tiles * self.tiling.block**2 * per_entry
 
 
 def new_manifest_id() -> str:

@@ -260,7 +260,9 @@ def _inverse_roots(norm: Floats) -> Floats:
 
 def _call(spec: FunctionKernel, tile: PairTile) -> Floats:
     try:
-        values = np.array(spec.function(tile.X_rows, tile.X_cols), dtype=np.float64)
+        given: Any = spec.function(tile.X_rows, tile.X_cols)
+        given = given.toarray() if hasattr(given, "toarray") else given
+        values = np.array(given, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"kernel function {spec.name} gave no numbers: {error}") from error
     if values.shape != tile.shape:

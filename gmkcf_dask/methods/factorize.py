@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,12 +11,14 @@ import numpy.typing as npt
 from sklearn.exceptions import ConvergenceWarning
 
 from gmkcf_dask.engine.operators import FusedKernel
-from gmkcf_dask.errors import InputError, NumericsWarning
+from gmkcf_dask.errors import InputError, NotPositiveError, NumericsWarning
 from gmkcf_dask.methods import updates
 from gmkcf_dask.methods.init import Start
 
 Floats = npt.NDArray[np.float64]
 
+_NEGATIVE = 1e-6
+"""Fraction of the trace below zero at which J is negative beyond rounding."""
 EXACT_FIT = 1e-12
 """Below this fraction of the trace the samples are reproduced exactly: nothing is left to do."""
 
@@ -164,19 +167,33 @@ def should_stop(J_old: float, J_new: float, trace: float, tol: float) -> bool:
     return J_new <= EXACT_FIT * trace or (J_old - J_new) / J_new <= tol
 
 
-def warn_if_risen(J_old: float, J_new: float, rounding: float) -> None:
+def has_risen(J_old: float, J_new: float, rounding: float) -> bool:
     """A rise beyond rounding cannot happen with kernels that are what they claim to be."""
-    if J_new - J_old > rounding * abs(J_old):
-        warnings.warn(
-            f"the objective rose from {J_old:.8g} to {J_new:.8g}: a kernel is far from positive "
-            "semi-definite; the run stops here",
-            NumericsWarning,
-            stacklevel=3,
+    return J_new - J_old > 100 * rounding * abs(J_old)
+
+
+def refuse_negative(J: float, trace: float, *, nonnegative: bool) -> None:
+    """With mixed signs and no positive semi-definiteness J has no lower bound: stop, and say so."""
+    if not nonnegative and -_NEGATIVE * abs(trace) > J:
+        raise NotPositiveError(
+            f"the objective fell to {J:.4g}, below zero: a kernel with mixed signs is not positive "
+            "semi-definite, so there is no best factorization; mend the kernels, or scale them to "
+            "[0, 1] with scaling minmax"
         )
 
 
-def warn_not_converged(options: SolverOptions, change: float) -> None:
-    """Say how far a run was from its tolerance when its iterations ran out."""
+def warn_not_converged(options: SolverOptions, history: Sequence[float], rounding: float) -> None:
+    """Say why a run ended without converging, and how far from its tolerance it was."""
+    J_old, J = history[-2:]
+    if has_risen(J_old, J, rounding):
+        warnings.warn(
+            f"the objective rose from {J_old:.8g} to {J:.8g}, and the run stopped: a kernel is far "
+            "from positive semi-definite",
+            NumericsWarning,
+            stacklevel=3,
+        )
+        return
+    change = (J_old - J) / J
     warnings.warn(
         f"stopped after max_iter={options.max_iter} iterations with a relative change of "
         f"{change:.2e} per iteration, above tol={options.tol:g}: raise max_iter or tol",
@@ -192,8 +209,14 @@ def finish(fused: FusedKernel, run: Factorization, *, polish: bool) -> tuple[Flo
     """
     KU = fused.matmul(run.U)
     UtKU = symmetric_product(run.U, KU)
-    V = updates.solve_V(KU, UtKU) if polish else run.V
+    V = updates.solve_V(KU, UtKU, run.V) if polish else run.V
     if V is None:
-        V = run.V  # no unique best: keep the iterate
+        V = run.V
+        warnings.warn(
+            "V was not polished: the fused kernel is not positive semi-definite on the concepts, "
+            "so its rows have no best; the last iterate is kept",
+            NumericsWarning,
+            stacklevel=3,
+        )
     s = updates.column_scale(UtKU)
     return run.U / s, V * s

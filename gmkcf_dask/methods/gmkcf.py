@@ -13,24 +13,21 @@ import warnings
 import numpy as np
 
 from gmkcf_dask.engine.operators import KernelStack
-from gmkcf_dask.errors import NotPositiveError, NumericsWarning
+from gmkcf_dask.errors import NumericsWarning
 from gmkcf_dask.events import IterationDone, Listener, ignore
 from gmkcf_dask.methods import updates
 from gmkcf_dask.methods.factorize import (
     Factorization,
-    Floats,
     SolverOptions,
     alternate,
     first_products,
+    has_risen,
+    refuse_negative,
     should_stop,
     symmetric_product,
-    warn_if_risen,
     warn_not_converged,
 )
 from gmkcf_dask.methods.init import Start
-
-_NEGATIVE = 1e-6
-"""Fraction of the trace below zero at which J is negative beyond rounding."""
 
 
 def gmkcf(
@@ -58,7 +55,7 @@ def gmkcf(
     w = np.full(m, 1.0 / m)
     history: list[float] = []
     floored: set[str] = set()
-    converged, change = False, np.inf
+    converged = False
     for iteration in range(1, options.max_iter + 1):
         fused = stack.fuse(w**2)
         try:
@@ -71,7 +68,8 @@ def gmkcf(
             fused.release()
 
         e = stack.errors(U, V)
-        _refuse_negative(stack, w, e)
+        trace = float(w**2 @ stack.traces)
+        refuse_negative(float(w**2 @ e), trace, nonnegative=stack.nonnegative)
         floored.update(np.array(stack.names)[e < floor])
         e = np.maximum(e, floor)
         w = updates.weights_from_errors(e)
@@ -83,12 +81,13 @@ def gmkcf(
                 *restart, iteration, options.max_iter, J, change, options.tol, tuple(map(float, w))
             )
         )
-        warn_if_risen(J_old, J, rounding=100 * stack.error_floor)
+        if has_risen(J_old, J, stack.error_floor):
+            break
         if should_stop(J_old, J, float(w**2 @ stack.traces), options.tol):
             converged = True
             break
     if not converged:
-        warn_not_converged(options, change)
+        warn_not_converged(options, history, stack.error_floor)
     if floored:
         warnings.warn(
             f"the reconstruction error of {', '.join(sorted(floored))} fell to its floor of "
@@ -98,13 +97,3 @@ def gmkcf(
             stacklevel=2,
         )
     return Factorization(U, V, w, tuple(history), converged)
-
-
-def _refuse_negative(stack: KernelStack, w: Floats, e: Floats) -> None:
-    J, trace = float(w**2 @ e), float(w**2 @ stack.traces)
-    if not stack.nonnegative and -_NEGATIVE * abs(trace) > J:
-        raise NotPositiveError(
-            f"the objective fell to {J:.4g}, below zero: a kernel with mixed signs is not positive "
-            "semi-definite, so there is no best factorization; mend the kernels, or scale them to "
-            "[0, 1] with scaling minmax"
-        )

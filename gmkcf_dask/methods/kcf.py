@@ -5,10 +5,7 @@ Cost of one iteration: two sweeps over the one kernel (K V, K U); J needs none.
 
 from __future__ import annotations
 
-import numpy as np
-
 from gmkcf_dask.engine.operators import FusedKernel
-from gmkcf_dask.errors import NotPositiveError
 from gmkcf_dask.events import IterationDone, Listener, ignore
 from gmkcf_dask.methods import updates
 from gmkcf_dask.methods.factorize import (
@@ -17,10 +14,11 @@ from gmkcf_dask.methods.factorize import (
     SolverOptions,
     alternate,
     first_products,
+    has_risen,
     multiply,
+    refuse_negative,
     should_stop,
     symmetric_product,
-    warn_if_risen,
     warn_not_converged,
 )
 from gmkcf_dask.methods.init import Start
@@ -50,18 +48,14 @@ def kcf(
     U, V = start
     KU, KV = first_products(kernel, U, V)
     history = [updates.objective(kernel.trace, V, KU.full, symmetric_product(U, KU.full))]
-    converged, change = False, np.inf
+    converged = False
     for iteration in range(1, options.max_iter + 1):
         if iteration > 1:
             KV = multiply(kernel, V)
         U, V, KU = alternate(kernel, (U, V), KU, KV, options)
         J_old = history[-1]
         J = updates.objective(kernel.trace, V, KU.full, symmetric_product(U, KU.full))
-        if not kernel.nonnegative and -1e-6 * abs(kernel.trace) > J:
-            raise NotPositiveError(
-                f"the objective fell to {J:.4g}, below zero: a kernel with mixed signs is not "
-                "positive semi-definite; mend it, or scale it to [0, 1] with scaling minmax"
-            )
+        refuse_negative(J, kernel.trace, nonnegative=kernel.nonnegative)
         J = max(J, rounding * kernel.trace)
         history.append(J)
         change = (J_old - J) / J if J > 0 else 0.0
@@ -76,10 +70,11 @@ def kcf(
                 tuple(map(float, weights)),
             )
         )
-        warn_if_risen(J_old, J, rounding=100 * rounding)
+        if has_risen(J_old, J, rounding):
+            break
         if should_stop(J_old, J, kernel.trace, options.tol):
             converged = True
             break
     if not converged:
-        warn_not_converged(options, change)
+        warn_not_converged(options, history, rounding)
     return Factorization(U, V, weights, tuple(history), converged)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import cholesky, solve_triangular
+from scipy.linalg import eigh
 from scipy.optimize import nnls
 
 Floats = npt.NDArray[np.float64]
 
 DENOMINATOR_FLOOR = 1e-300
+_RANK = 1e-7
+"""Smaller eigenvalues of UᵀK_wU, relative to the largest, are rounding of float32 kernels."""
+_INDEFINITE = 1e-5
 
 
 def update_U(U: Floats, KU: Floats, KV: Floats, VtV: Floats) -> Floats:
@@ -55,30 +58,39 @@ def column_scale(UtKU: Floats) -> Floats:
     return np.where(s > 0.0, s, 1.0)
 
 
-def solve_V(KU: Floats, UtKU: Floats) -> Floats | None:
+def solve_V(KU: Floats, UtKU: Floats, V: Floats) -> Floats | None:
     """[5] Each row v ≥ 0 of V exactly: min vᵀ(UᵀK_wU)v − 2 vᵀ(K_wU)_row.
+
+    Where concepts coincide the best row is not unique; the one nearest to the given V is taken.
 
     Parameters
     ----------
-    KU : ndarray, shape (n, k)
+    KU, V : ndarray, shape (n, k)
     UtKU : ndarray, shape (k, k)
 
     Returns
     -------
-    ndarray of shape (n, k), or None where UᵀK_wU is not positive definite: with two equal concepts
-    or an empty one the rows have no unique best.
+    ndarray of shape (n, k), or None where UᵀK_wU has clearly negative eigenvalues: then no row is
+    the best.
     """
     s = column_scale(UtKU)
-    scaled = UtKU / np.outer(s, s)
+    eigenvalues, Q = eigh(UtKU / np.outer(s, s))
+    largest = max(float(eigenvalues[-1]), DENOMINATOR_FLOOR)
+    if eigenvalues[0] < -_INDEFINITE * largest:
+        return None
+    kept = eigenvalues > _RANK * largest
+    roots = np.sqrt(eigenvalues[kept])
+    # vᵀGv − 2vᵀb = ‖Rv − t‖² + const with R = Λ^½Qᵀ, t = Λ^-½Qᵀb
+    R = roots[:, None] * Q[:, kept].T
+    targets: Floats = (KU / s) @ (Q[:, kept] / roots)
+    if not kept.all():
+        pull = np.sqrt(_RANK * largest)  # too weak to matter where the kernel has a say
+        R = np.vstack([R, pull * np.eye(len(s))])
+        targets = np.hstack([targets, pull * (V * s)])
     try:
-        R = cholesky(scaled, lower=False)
-    except np.linalg.LinAlgError:
+        return np.array([nnls(R, target)[0] for target in targets]) / s
+    except RuntimeError:  # the active-set search ran out of steps
         return None
-    diagonal = np.abs(np.diagonal(R))
-    if diagonal.min() < 1e-6 * diagonal.max():
-        return None
-    targets: Floats = solve_triangular(R, (KU / s).T, trans="T").T
-    return np.array([nnls(R, target)[0] for target in targets]) / s
 
 
 def _ratio(numerator: Floats, denominator: Floats) -> Floats:

@@ -46,7 +46,8 @@ def write_run(
     rows.writerows(zip(ids, labels.tolist(), strict=True))
     put_atomic(path / LABELS, text.getvalue().encode())
     binary = io.BytesIO()
-    np.savez_compressed(binary, allow_pickle=False, **dict(factors))
+    save: Any = np.savez_compressed  # its types take names for its own options
+    save(binary, **factors)
     put_atomic(path / FACTORS, binary.getvalue())
     put_atomic(path / RESULT, json.dumps(result, indent=1, ensure_ascii=False).encode())
 

@@ -1,4 +1,4 @@
-"""scikit-learn estimators: validate, call the workflow, keep what came out. No mathematics here."""
+"""What all estimators share: validate, call the workflow, keep what came out. No mathematics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.base import BaseEstimator, ClusterMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
@@ -17,7 +17,7 @@ from gmkcf_dask.cluster import Resources, of_client, threads
 from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.corpus.validate import as_features, warn_about_zero_rows
 from gmkcf_dask.engine.operators import KernelStack
-from gmkcf_dask.errors import InputError
+from gmkcf_dask.errors import InputError, StoreError
 from gmkcf_dask.events import Event, Listener
 from gmkcf_dask.kernels.build import KernelRequest
 from gmkcf_dask.kernels.specs import precomputed_specs, resolve_kernels
@@ -29,8 +29,6 @@ from gmkcf_dask.workflow import (
     Clustering,
     build,
     dense_kernels,
-    fit_gmkcf,
-    fit_kcf,
     refuse_equal_rows,
     request_plan,
     store_plan,
@@ -38,9 +36,9 @@ from gmkcf_dask.workflow import (
 )
 
 if TYPE_CHECKING:
-    from distributed import Client
+    pass
 
-_PARAMETERS = """
+PARAMETERS = """
     n_clusters : int, default=8
         Clusters, and concepts: k.
     {kernel_parameter}
@@ -70,8 +68,9 @@ _PARAMETERS = """
     random_state : int, RandomState or None
         Seed of the starts and of K-means.
     store : path, optional
-        Build the kernels here, chunked on disk, and work out of core; a store that is already there
-        and fits the data is used again. Without it kernels live in memory.
+        Build the kernels here, chunked on disk; a store that is already there and fits the data is
+        used again. They are then read tile by tile, or at once where all fit into this process.
+        Without it kernels live in memory only.
     client : distributed.Client, optional
         Cluster for work on a store; the current client when there is one, else threads.
     callbacks : list of callables, optional
@@ -79,7 +78,7 @@ _PARAMETERS = """
     verbose : int, default=0
         Above 0, progress on standard error."""
 
-_ATTRIBUTES = """
+ATTRIBUTES = """
     labels_ : ndarray of int, shape (n_samples,)
     kernel_weights_ : ndarray, shape (n_kernels,)
     kernel_names_ : tuple of str
@@ -95,7 +94,7 @@ _ATTRIBUTES = """
         Columns of X, where features were given."""
 
 
-class _KernelFactorization(ClusterMixin, BaseEstimator):  # type: ignore[misc]
+class KernelFactorization(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     """What GMKCF and KCF have in common."""
 
     def _requested_kernels(self) -> object:
@@ -127,6 +126,7 @@ class _KernelFactorization(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             polish=self.polish,
         )
         seed = seed_of(self.random_state)
+        self._check_types()
         listen, close = _listeners(self.callbacks, self.verbose)
         try:
             stack = self._stack(X, options, listen)
@@ -160,6 +160,8 @@ class _KernelFactorization(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             X = KernelStore.open(X)
         if isinstance(X, KernelStore):
             self._check(options, X.n_samples)
+            self._refuse_other_parameters(X)
+            self.__dict__.pop("n_features_in_", None)  # of an earlier fit on features
             resources = self._resources()
             plan = store_plan(X, options.n_clusters, resources)
             return stored_kernels(X, plan, resources)
@@ -171,6 +173,50 @@ class _KernelFactorization(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         plan = request_plan(request, options.n_clusters, resources, path)
         store = build(path, request, plan, resources, listen)
         return stored_kernels(store, plan, resources)
+
+    def _check_types(self) -> None:
+        if not isinstance(self.store, str | Path | None):
+            raise InputError(f"store must be a path, not {self.store!r}")
+        if not isinstance(self.callbacks, list | tuple | None):
+            raise InputError(f"callbacks must be a list of callables, not {self.callbacks!r}")
+
+    def _refuse_other_parameters(self, store: KernelStore) -> None:
+        """A parameter left at its default takes what the store has; one that was set must agree."""
+        manifest, defaults = store.manifest, type(self)().get_params()
+        held: dict[str, set[object]] = {
+            "normalization": {kernel.normalization for kernel in manifest.kernels},
+            "scaling": {kernel.scaling for kernel in manifest.kernels},
+            "precision": {manifest.precision},
+            "block_size": {manifest.block_size},
+        }
+        asked = {name: getattr(self, name) for name in held}
+        wanted = self._names_wanted()
+        if wanted is not None:
+            held["kernels"], asked["kernels"] = {manifest.names}, wanted
+        different = [
+            f"{name} (store: {', '.join(map(str, held[name]))}, asked: {value})"
+            for name, value in asked.items()
+            if value != defaults.get(name) and held[name] != {value}
+        ]
+        if different:
+            raise StoreError(
+                f"{store.path} differs from what was asked in {'; '.join(different)}: leave these "
+                "parameters at their defaults to take the store as it is"
+            )
+
+    def _names_wanted(self) -> tuple[str, ...] | None:
+        """Kernel names that were asked for, or None where the default was left."""
+        raise NotImplementedError  # pragma: no cover
+
+    def __sklearn_clone__(self) -> Any:
+        """A clone talks to the same cluster: a client cannot be copied."""
+        parameters = self.get_params(deep=False)
+        copied = {name: clone(v, safe=False) for name, v in parameters.items() if name != "client"}
+        return type(self)(client=parameters["client"], **copied)
+
+    def __getstate__(self) -> Any:
+        """A saved model forgets its client, which is a connection and not a parameter's value."""
+        return {**super().__getstate__(), "client": None}
 
     def _check(self, options: SolverOptions, n: int) -> None:
         """Everything that can be refused is refused before kernels are built."""
@@ -203,172 +249,11 @@ class _KernelFactorization(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        precomputed = isinstance(self._requested_kernels(), str) and (
-            self._requested_kernels() == "precomputed"
-        )
+        kernels = getattr(self, "kernels", None) or getattr(self, "kernel", None)
+        precomputed = isinstance(kernels, str) and kernels == "precomputed"
         tags.input_tags.sparse = not precomputed
         tags.input_tags.pairwise = precomputed
         return tags
-
-
-class GMKCF(_KernelFactorization):
-    __doc__ = f"""Multiple-kernel concept factorization with learned kernel weights.
-
-    Minimises Σ w_i² e_i(U, V) over non-negative U, V and weights w on the simplex, where e_i is the
-    error of reproducing every sample, in the space of kernel i, from k concepts; then K-means on
-    the rows of V. Nothing is to be tuned but k.
-
-    Parameters
-    ----------{
-        _PARAMETERS.format(
-            kernel_parameter='''kernels : str, list or "precomputed", default="paper12"
-        Kernel names ("paper12", "rbf_1", "poly_a1_b2", "linear", "cosine"), specs, or callables
-        f(X_I, X_J) on two row blocks.'''
-        )
-    }
-
-    Attributes
-    ----------{_ATTRIBUTES}
-
-    References
-    ----------
-    Li, Du, Ren: Multiple kernel concept factorization algorithm based on global fusion, 2019.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from gmkcf_dask import GMKCF
-    >>> rng = np.random.default_rng(0)
-    >>> X = np.vstack([rng.normal(c, 0.3, (20, 2)) for c in ([0, 3], [3, 0])])
-    >>> model = GMKCF(2, kernels=["rbf_1", "cosine"], tol=1e-4, random_state=0).fit(X)
-    >>> sorted(np.bincount(model.labels_).tolist())
-    [20, 20]
-    """
-
-    def __init__(
-        self,
-        n_clusters: int = 8,
-        *,
-        kernels: Any = "paper12",
-        normalization: str = "unit",
-        scaling: str = "minmax",
-        precision: str = "float32",
-        block_size: int | str = "auto",
-        n_init: int = 1,
-        init: Any = "random",
-        polish: bool = True,
-        inner_iter: int = 1,
-        v_steps: int = 1,
-        max_iter: int = 500,
-        tol: float = 1e-5,
-        random_state: Any = None,
-        store: str | Path | None = None,
-        client: Client | None = None,
-        callbacks: Sequence[Callable[[Event], object]] | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.kernels = kernels
-        self.normalization = normalization
-        self.scaling = scaling
-        self.precision = precision
-        self.block_size = block_size
-        self.n_init = n_init
-        self.init = init
-        self.polish = polish
-        self.inner_iter = inner_iter
-        self.v_steps = v_steps
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.store = store
-        self.client = client
-        self.callbacks = callbacks
-        self.verbose = verbose
-
-    def _requested_kernels(self) -> object:
-        return self.kernels
-
-    def _cluster(self, stack: KernelStack, options: SolverOptions, **how: Any) -> Clustering:
-        return fit_gmkcf(stack, options, **how)
-
-
-class KCF(_KernelFactorization):
-    __doc__ = f"""Concept factorization with one kernel, or with the equal-weight mean of several.
-
-    Parameters
-    ----------{
-        _PARAMETERS.format(
-            kernel_parameter='''kernel : str, spec, callable or "precomputed", default="mean"
-        One kernel by name; "mean" for the mean of the set paper12 (of all kernels of a store, or of
-        all precomputed ones). With kernel="linear" this is plain concept factorization (CF).'''
-        )
-    }
-
-    Attributes
-    ----------{_ATTRIBUTES}
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from gmkcf_dask import KCF
-    >>> rng = np.random.default_rng(0)
-    >>> X = np.vstack([rng.normal(c, 0.3, (20, 2)) for c in ([0, 3], [3, 0])])
-    >>> sorted(np.bincount(KCF(2, kernel="rbf_1", random_state=0).fit_predict(X)).tolist())
-    [20, 20]
-    """
-
-    def __init__(
-        self,
-        n_clusters: int = 8,
-        *,
-        kernel: Any = "mean",
-        normalization: str = "unit",
-        scaling: str = "minmax",
-        precision: str = "float32",
-        block_size: int | str = "auto",
-        n_init: int = 1,
-        init: Any = "random",
-        polish: bool = True,
-        inner_iter: int = 1,
-        v_steps: int = 1,
-        max_iter: int = 500,
-        tol: float = 1e-5,
-        random_state: Any = None,
-        store: str | Path | None = None,
-        client: Client | None = None,
-        callbacks: Sequence[Callable[[Event], object]] | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.kernel = kernel
-        self.normalization = normalization
-        self.scaling = scaling
-        self.precision = precision
-        self.block_size = block_size
-        self.n_init = n_init
-        self.init = init
-        self.polish = polish
-        self.inner_iter = inner_iter
-        self.v_steps = v_steps
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.store = store
-        self.client = client
-        self.callbacks = callbacks
-        self.verbose = verbose
-
-    def _requested_kernels(self) -> object:
-        return "paper12" if isinstance(self.kernel, str) and self.kernel == "mean" else self.kernel
-
-    def _cluster(self, stack: KernelStack, options: SolverOptions, **how: Any) -> Clustering:
-        if isinstance(self.kernel, str) and self.kernel in (*stack.names, "mean"):
-            chosen = self.kernel
-        else:  # a callable, a spec or a matrix: whatever was built is what was asked for
-            by_name = isinstance(self.kernel, str) and self.kernel != "precomputed"
-            chosen = str(self.kernel) if by_name else "mean"
-        return fit_kcf(stack, options, kernel=chosen, **how)
 
 
 def seed_of(random_state: Any) -> int:
