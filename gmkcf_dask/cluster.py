@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 _ADDRESS = re.compile(r"((tcp|tls|ucx|wss?)://)?([^\s/:\[\]]+|\[[^\s\]]+\]):\d+|inproc://\S+")
+CONNECT_SECONDS = 10.0
 LOCAL_CLUSTER_FROM = 5_000
 """Samples from which worker processes pay for their start."""
 
@@ -172,7 +173,7 @@ def _connect(address: str) -> Iterator[Any]:
             f"tcp://host:8786, not {address!r}"
         )
     try:
-        client = Client(address, timeout=10, set_as_default=False)
+        client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
         raise ClusterError(
             f"no Dask scheduler answers at {address!r}: check the address (tcp://host:8786), or "

@@ -30,6 +30,8 @@ GROUP_BYTES = 16 * MIB
 """Kernel bytes one task should hold at once: enough to dwarf scheduling, little beside a worker."""
 MIN_GROUPS = 16
 """Tasks a sweep is cut into at least, so that a few workers finish together."""
+FEATURE_CHUNK = 1 << 17
+"""Values per chunk of sparse features."""
 SMALLEST_BLOCK, LARGEST_DEFAULT_BLOCK = 64, 1024
 GRAPHS_PER_ITERATION = 3
 
@@ -110,9 +112,10 @@ def build_task_bytes(block: int, n_features_block_bytes: int) -> int:
     """Peak of one kernel-building task.
 
     Six float64 tiles: the Gram tile, the squared distances, one kernel and its two temporaries,
-    and the sparse product or encoded copy; plus two row blocks of features.
+    and the sparse product or encoded copy; two row blocks of features; and the chunks sparse
+    features are read from, values and indices, as stored and as decoded.
     """
-    return 6 * 8 * block * block + 2 * n_features_block_bytes
+    return 6 * 8 * block * block + 2 * n_features_block_bytes + 4 * 8 * FEATURE_CHUNK
 
 
 def fit_task_bytes(tiling: Tiling, n_columns: int, precision: Precision) -> int:

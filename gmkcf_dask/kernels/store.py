@@ -27,9 +27,8 @@ from gmkcf_dask.files import check_writable, get, put_atomic
 from gmkcf_dask.kernels.features import offset_of
 from gmkcf_dask.kernels.manifest import MANIFEST, KernelRecord, Manifest
 from gmkcf_dask.kernels.tiles import CODE_SCALE, COMPACT_MAX, decode
-from gmkcf_dask.plan import Tiling
+from gmkcf_dask.plan import FEATURE_CHUNK, Tiling
 
-_SPARSE_CHUNK = 1 << 17
 _STORED_DTYPE = {"float32": "float32", "float64": "float64", "compact": "uint16"}
 
 
@@ -343,5 +342,5 @@ def _write_features(group: Any, X: Matrix, block: int) -> None:
     parts = {"data": X.data, "indices": X.indices, "indptr": X.indptr}
     for name, values in parts.items():
         dtype, fill = ("float64", np.nan) if name == "data" else ("int64", -1)
-        array = _create(group, name, values.shape, (_SPARSE_CHUNK,), dtype, fill)
+        array = _create(group, name, values.shape, (min(FEATURE_CHUNK, values.size),), dtype, fill)
         array[:] = values.astype(dtype)
