@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import shutil
 import subprocess
@@ -1013,15 +1012,7 @@ NO_SCHEDULER = "tcp://127.0.0.1:1"
 @pytest.fixture
 def impatient(monkeypatch):
     """Connections give up soon, which is all that differs from the real thing."""
-    import distributed
-
-    patient = distributed.Client
-
-    @functools.wraps(patient)
-    def soon(*arguments, **settings):
-        return patient(*arguments, **settings | {"timeout": 0.5})
-
-    monkeypatch.setattr(distributed, "Client", soon)
+    monkeypatch.setattr("gmkcf_dask.cluster.CONNECT_SECONDS", 0.5)
 
 
 @pytest.mark.usefixtures("impatient")

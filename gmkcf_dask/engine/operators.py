@@ -6,6 +6,7 @@ have n of them.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 import numpy as np
@@ -85,7 +86,7 @@ class KernelStack(Protocol):
         """
 
 
-class FusedAnswers:
+class FusedAnswers(ABC):
     """What follows from one product alone; each operator brings its own `_product`."""
 
     def __init__(self, stack: KernelStack, weights: Floats) -> None:
@@ -95,9 +96,9 @@ class FusedAnswers:
         self._diagonal = stack.diagonal
         self._n_samples = stack.n_samples
 
+    @abstractmethod
     def _product(self, Z: Floats, *, split: bool) -> Floats:
         """K Z, shape (n, c); with `split` [K Z, K⁺ Z], shape (n, 2c)."""
-        raise NotImplementedError  # pragma: no cover
 
     def matmul(self, Z: Floats) -> Floats:
         return self._product(Z, split=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -94,14 +95,16 @@ ATTRIBUTES = """
         Columns of X, where features were given."""
 
 
-class KernelFactorization(ClusterMixin, BaseEstimator):  # type: ignore[misc]
+class KernelFactorization(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
     """What GMKCF and KCF have in common."""
 
+    @abstractmethod
     def _requested_kernels(self) -> object:
-        raise NotImplementedError  # pragma: no cover
+        """Kernels to be built from features, or "precomputed"."""
 
+    @abstractmethod
     def _cluster(self, stack: KernelStack, options: SolverOptions, **how: Any) -> Clustering:
-        raise NotImplementedError  # pragma: no cover
+        """Run the method on an operator."""
 
     def fit(self, X: Any, y: object = None) -> Any:
         """Cluster samples.
@@ -204,9 +207,9 @@ class KernelFactorization(ClusterMixin, BaseEstimator):  # type: ignore[misc]
                 "parameters at their defaults to take the store as it is"
             )
 
+    @abstractmethod
     def _names_wanted(self) -> tuple[str, ...] | None:
         """Kernel names that were asked for, or None where the default was left."""
-        raise NotImplementedError  # pragma: no cover
 
     def __sklearn_clone__(self) -> Any:
         """A clone talks to the same cluster: a client cannot be copied."""

@@ -30,7 +30,7 @@ class GMKCF(KernelFactorization):
         PARAMETERS.format(
             kernel_parameter='''kernels : str, list or "precomputed", default="paper12"
         Kernel names ("paper12", "rbf_1", "poly_a1_b2", "linear", "cosine"), specs, or callables
-        f(X_I, X_J) on two row blocks.'''
+        f(X_I, X_J) on two row blocks. A store knows a function by its name only.'''
         )
     }
 
