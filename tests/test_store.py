@@ -173,7 +173,7 @@ def digests(path):
 @pytest.mark.parametrize("normalization", ["unit", "degree"])
 def test_a_build_that_broke_off_goes_on(rng, tmp_path, monkeypatch, normalization):
     """Killed at any batch, the second try computes only what is missing and ends the same."""
-    request = request_for(rng, normalization=normalization)
+    request = replace(request_for(rng, normalization=normalization), specs=PAPER12[3:6])
     build_store(tmp_path / "clean.zarr", request, Runner(), block=5)
     monkeypatch.setattr(build_module, "_SECONDS_BETWEEN_MANIFESTS", 0.0)
 
