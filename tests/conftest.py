@@ -1,13 +1,16 @@
 """Fixtures shared by the tests: clusters that live for the session, and small problems."""
 
 import os
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from sklearn.exceptions import ConvergenceWarning
 
 from gmkcf_dask.cluster import local_cluster
+from gmkcf_dask.errors import NumericsWarning
 from gmkcf_dask.graph import Runner, pin_worker_threads
 from gmkcf_dask.plan import GIB
 
@@ -47,6 +50,15 @@ def runner_named(request):
         return Runner(client=request.getfixturevalue(name))
 
     return get
+
+
+@pytest.fixture
+def calm():
+    """Tiny problems are reproduced exactly, or not to the last digit: said, and no failure."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumericsWarning)
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield
 
 
 @pytest.fixture

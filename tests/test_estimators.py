@@ -3,7 +3,6 @@
 import pickle
 import subprocess
 import sys
-import warnings
 
 import numpy as np
 import pytest
@@ -11,22 +10,15 @@ from problems import kernels
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import make_blobs
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from gmkcf_dask import GMKCF, KCF, IterationDone, KernelStore, Precomputed
-from gmkcf_dask.errors import DataWarning, InputError, NumericsWarning
+from gmkcf_dask.errors import DataWarning, InputError
 
 FEW = ["rbf_1", "cosine", "poly_a1_b2"]
 
 
-@pytest.fixture(autouse=True)
-def _calm():
-    # little blobs are reproduced exactly or not to the last digit: that is said, and no failure
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NumericsWarning)
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        yield
+pytestmark = pytest.mark.usefixtures("calm")
 
 
 @parametrize_with_checks([GMKCF(), KCF()])

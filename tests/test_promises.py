@@ -3,7 +3,6 @@
 import json
 import pickle
 import tracemalloc
-import warnings
 
 import naive
 import numpy as np
@@ -11,11 +10,10 @@ import pytest
 from click.testing import CliRunner
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
 
 from gmkcf_dask import GMKCF, KCF, Corpus, KernelStore
 from gmkcf_dask.cli import main
-from gmkcf_dask.errors import InputError, NumericsWarning, StoreError
+from gmkcf_dask.errors import InputError, StoreError
 from gmkcf_dask.graph import Runner
 from gmkcf_dask.kernels import build as build_module
 from gmkcf_dask.kernels.build import KernelRequest, build_store
@@ -26,13 +24,7 @@ from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.plan import Tiling, build_task_bytes
 from gmkcf_dask.workflow import fit_gmkcf, stored_kernels
 
-
-@pytest.fixture(autouse=True)
-def _calm():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NumericsWarning)
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        yield
+pytestmark = pytest.mark.usefixtures("calm")
 
 
 @pytest.fixture
