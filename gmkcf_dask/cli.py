@@ -30,6 +30,12 @@ class _Group(click.Group):
         except GmkcfError as error:
             click.echo(f"error: {error}", err=True)
             sys.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo(
+                "interrupted: a store that was begun is kept, the same command goes on with it",
+                err=True,
+            )
+            sys.exit(130)
         except OSError as error:  # disk full, a vanished path: the system's own words
             click.echo(f"error: {error}", err=True)
             sys.exit(GmkcfError.exit_code)
@@ -359,8 +365,8 @@ def _fit_and_report(
         click.echo(f"note: {note}", err=True)
     state = "converged" if found.converged else "not converged"
     click.echo(
-        f"{found.n_iter} iterations, {state}, objective {found.history[-1]:.6g} "
-        f"(run {best_run(found) + 1} of {len(found.runs)})"
+        f"{found.n_iter} iterations, {state}, objective {found.history[-1]:.6g}"
+        + (f" (run {best_run(found) + 1} of {len(found.runs)})" if len(found.runs) > 1 else "")
     )
     click.echo("clusters")
     for cluster in result["clusters"]:

@@ -34,6 +34,8 @@ FEATURE_CHUNK = 1 << 17
 """Values per chunk of sparse features."""
 SMALLEST_BLOCK, LARGEST_DEFAULT_BLOCK = 64, 1024
 GRAPHS_PER_ITERATION = 3
+# measured per core on a 2-core machine: `scripts/out_of_core`, and `scripts/seeds` on WebKB
+STORE_BYTES_PER_MS, MEMORY_BYTES_PER_MS, GRAPH_MS = 350_000, 4_000_000, 100
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -162,12 +164,15 @@ class Plan:
 
     @property
     def time_class(self) -> str:
-        """Rough size of one iteration at a nominal 1 GB/s per worker."""
-        seconds = self.read_per_iteration // (10**9 * self.n_workers)
-        for limit, word in ((1, "under a second"), (60, "seconds"), (3600, "minutes")):
-            if seconds < limit:
-                return word
-        return "hours"
+        """Rough duration of one iteration with inner_iter=1, from measured rates."""
+        threads = self.n_workers * self.threads_per_worker
+        if self.kernels_in_memory:
+            milliseconds = self.read_per_iteration // (MEMORY_BYTES_PER_MS * threads)
+        else:
+            milliseconds = self.read_per_iteration // (STORE_BYTES_PER_MS * threads)
+            milliseconds += GRAPHS_PER_ITERATION * GRAPH_MS
+        limits = ((1000, "under a second"), (60_000, "seconds"), (3_600_000, "minutes"))
+        return next((word for limit, word in limits if milliseconds < limit), "hours")
 
     def lines(self) -> list[str]:
         """The plan as a person reads it."""
@@ -260,11 +265,16 @@ def make_plan(
     while block is None and working_bytes(edge) > budget and edge >= 2 * SMALLEST_BLOCK:
         edge //= 2
     if working_bytes(edge) > budget:
+        remedies = [
+            "give more memory per worker",
+            *(["use fewer threads per worker"] if threads_per_worker > 1 else []),
+            *(["choose a smaller block size"] if block else []),
+        ]
         raise PlanRefused(
-            f"a worker needs {human_bytes(working_bytes(edge) * 10 // SPILL_TENTHS)} of memory for "
-            f"tiles of {edge}×{edge} on {threads_per_worker} threads but has "
-            f"{human_bytes(memory_per_worker)}: give more memory per worker, fewer threads"
-            + (" or a smaller block size" if block else "")
+            f"a worker needs {human_bytes(working_bytes(edge) * 10 // SPILL_TENTHS)} of memory but "
+            f"has {human_bytes(memory_per_worker)} (the planned peak of "
+            f"{human_bytes(working_bytes(edge))}, with tiles of {edge}×{edge}, must stay below "
+            f"{SPILL_TENTHS * 10} % of it, where Dask begins to spill): {' or '.join(remedies)}"
         )
 
     tiling = Tiling(n, edge)

@@ -6,6 +6,7 @@ Silent when the stream is not a terminal.
 from __future__ import annotations
 
 import math
+import shutil
 import sys
 import time
 from collections import deque
@@ -68,7 +69,12 @@ class Progress:
         return self._fit(event, elapsed)
 
     def _draw(self, text: str) -> None:
-        self._stream.write(f"\r\x1b[2K{text}" if self._terminal else f"{text}\n")
+        if self._terminal:
+            # a line that wraps could not be drawn over
+            width = shutil.get_terminal_size().columns - 1
+            self._stream.write(f"\r\x1b[2K{text[:width]}")
+        else:
+            self._stream.write(f"{text}\n")
         self._stream.flush()
 
     def close(self) -> None:
@@ -80,8 +86,8 @@ class Progress:
             self._stage = ""
 
     def _tiles(self, event: StageProgress, elapsed: float) -> str:
-        filled = 24 * event.done // max(event.total, 1)
-        bar = "█" * filled + "░" * (24 - filled)
+        filled = 16 * event.done // max(event.total, 1)
+        bar = "█" * filled + "░" * (16 - filled)
         text = f"{event.stage:<11}{bar} {event.done}/{event.total} tiles"
         new = event.done - self._first_done
         if new <= 0:
@@ -98,11 +104,13 @@ class Progress:
             iterations_left(list(self._changes), event.tol), event.max_iter - event.iteration
         )
         speed = f", {rate:.2f}/s" if elapsed > 0.01 else ""
-        left = f", about {_duration(remaining / rate)} left" if len(self._changes) > 2 else ""
+        # the first iterations fall fast and say nothing of the rest
+        steady = len(self._changes) == self._changes.maxlen and event.change < 1e-2
+        left = f", {_duration(remaining / rate)} left" if steady else ""
         run = f" run {event.restart + 1}/{event.n_restarts}" if event.n_restarts > 1 else ""
         return (
-            f"fit{run}: iteration {event.iteration}, J = {event.objective:.6g}, "
-            f"change {event.change:.1e} (stops at {event.tol:g}){speed}{left}"
+            f"fit{run}: iteration {event.iteration}, objective {event.objective:.5g}, "
+            f"change {event.change:.0e} (stop {event.tol:g}){speed}{left}"
         )
 
 

@@ -21,7 +21,7 @@ from gmkcf_dask.engine.dense import DEFAULT_BLOCK, DenseKernels
 from gmkcf_dask.engine.operators import FusedKernel, KernelStack
 from gmkcf_dask.engine.tiled import TiledKernels
 from gmkcf_dask.engine.tiles import MemoryTiles
-from gmkcf_dask.errors import InputError, PlanRefused, StoreError
+from gmkcf_dask.errors import InputError, NumericsWarning, PlanRefused, StoreError
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.kernels.build import KernelRequest, build_store, build_tiles, find_store
 from gmkcf_dask.kernels.manifest import is_own_format, package_versions
@@ -99,7 +99,21 @@ def fit_gmkcf(
     def final_kernel(w: Floats) -> FusedKernel:
         return stack.fuse(w**2, keep=False)
 
-    return _fit(stack, options, run, final_kernel, seed=seed, n_init=n_init, init=init)
+    found = _fit(stack, options, run, final_kernel, seed=seed, n_init=n_init, init=init)
+    _warn_if_one_kernel_has_it_all(found)
+    return found
+
+
+def _warn_if_one_kernel_has_it_all(found: Clustering) -> None:
+    top = int(found.weights.argmax())
+    if len(found.weights) > 1 and found.weights[top] > 0.9:
+        warnings.warn(
+            f"kernel {found.kernel_names[top]} has {found.weights[top]:.0%} of the weight: GMKCF "
+            "favours the kernel that is easiest to reproduce, which need not be the best; compare "
+            "with KCF on the mean of the kernels, or leave it out",
+            NumericsWarning,
+            stacklevel=4,
+        )
 
 
 def fit_kcf(

@@ -378,7 +378,8 @@ FINE = {
 @pytest.mark.parametrize("kind", FINE)
 def test_unusual_data_is_clustered(kind, tmp_path):
     result, run = good_run(tmp_path, FINE[kind])
-    assert notes(result) == []
+    # the cosine of one feature is constant, takes all the weight, and that is said
+    assert [note for note in notes(result) if "of the weight" not in note] == []
     assert len((run / "labels.csv").read_text().splitlines()) == len(FINE[kind]) + 1
 
 
@@ -790,7 +791,7 @@ def test_what_is_no_store_cannot_be_fitted(make, tmp_path, nothing_written):
     make(tmp_path / "s.zarr")
     nothing_written()
     sentence = refused("fit", tmp_path / "s.zarr", *FIT, "--out", tmp_path / "run", *THREADS)
-    assert all_named(("s.zarr", "not a kernel store"), sentence)
+    assert all_named(("s.zarr", "kernel store"), sentence)
     for path in (tmp_path / "s.zarr", str(tmp_path / "s.zarr")):
         assert "s.zarr" in raised(lambda path=path: GMKCF(K).fit(path), StoreError)
 

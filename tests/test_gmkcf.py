@@ -236,7 +236,10 @@ def test_mixed_signs_that_are_not_psd_stop_with_one_sentence(rng):
 
 def test_reaching_the_error_floor_is_reported(rng):
     ones = np.ones((20, 20))
-    with pytest.warns(NumericsWarning, match=r"kernel_1 fell to its floor"):
+    with (
+        pytest.warns(NumericsWarning, match=r"kernel_1 fell to its floor"),
+        pytest.warns(NumericsWarning, match=r"kernel_1 has 100% of the weight"),
+    ):
         fit_gmkcf(dense([kernels(rng, 20, 1)[0], ones]), SolverOptions(2), seed=0)
 
 

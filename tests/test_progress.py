@@ -168,10 +168,21 @@ def test_iteration_objective_rate_and_time_left_are_shown(terminal, clock):
 
 
 def test_time_left_is_bounded_by_the_iterations_that_are_left(terminal, clock):
-    fit(Progress(terminal), clock, [0.1] * 10, max_iter=30)
+    fit(Progress(terminal), clock, [0.001] * 10, max_iter=30)
     left = re.search(r"(\d+) s left", terminal.drawn[-1])
     assert left is not None
     assert int(left[1]) == pytest.approx(20, abs=3)
+
+
+def test_no_time_left_is_guessed_from_the_first_steep_iterations(terminal, clock):
+    fit(Progress(terminal), clock, [10.0**-n for n in range(8)])
+    assert "left" not in terminal.getvalue()
+
+
+def test_a_line_never_wraps(terminal, clock, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    fit(Progress(terminal), clock, [0.001] * 12, n_restarts=3)
+    assert max(len(text) for text in terminal.drawn) < 40
 
 
 def test_restarts_are_counted(terminal, clock):

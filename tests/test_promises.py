@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 from gmkcf_dask import GMKCF, KCF, Corpus, KernelStore
 from gmkcf_dask.cli import main
-from gmkcf_dask.errors import InputError, StoreError
+from gmkcf_dask.errors import DataWarning, InputError, NumericsWarning, StoreError
 from gmkcf_dask.graph import Runner
 from gmkcf_dask.kernels import build as build_module
 from gmkcf_dask.kernels.build import KernelRequest, build_store
@@ -187,8 +187,20 @@ def test_kcf_uses_the_one_kernel_it_was_given(tmp_path, rng):
     assert not (tmp_path / "new.zarr").exists()
 
 
-def test_models_with_a_client_can_be_cloned_and_saved(two_workers, rng):
-    model = GMKCF(2, kernels="rbf_1", max_iter=2, client=two_workers).fit(rng.random((20, 3)))
+def test_a_client_without_a_store_is_not_silently_ignored(two_workers, rng):
+    with pytest.warns(DataWarning, match="the client is not used: without store="):
+        GMKCF(2, kernels="rbf_1", max_iter=2, client=two_workers).fit(rng.random((20, 3)))
+
+
+def test_one_kernel_with_all_the_weight_is_said(rng):
+    X = np.vstack([rng.random((20, 5)) + 2 * c for c in range(3)])
+    with pytest.warns(NumericsWarning, match=r"kernel cosine has \d+% of the weight"):
+        GMKCF(3, kernels="rbf_0.5,cosine", scaling="none", random_state=0).fit(X)
+
+
+def test_models_with_a_client_can_be_cloned_and_saved(two_workers, rng, tmp_path):
+    model = GMKCF(2, kernels="rbf_1", max_iter=2, client=two_workers, store=tmp_path / "s.zarr")
+    model.fit(rng.random((20, 3)))
     assert clone(model).client is two_workers
     loaded = pickle.loads(pickle.dumps(model))
     assert loaded.client is None

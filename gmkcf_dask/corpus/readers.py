@@ -192,6 +192,8 @@ def _read_folder(path: Path, options: TextOptions) -> Corpus:
         if file.suffix.lower() == ".txt" and file.is_file()
     }
     if not files:
+        if (path / "manifest.json").exists():
+            raise InputError("this is a store of kernels, not a corpus: use gmkcf fit on it.")
         raise InputError("the folder holds no .txt files: give a folder that does.")
     ids = sorted(files)
     contents = [files[name].read_bytes() for name in ids]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from gmkcf_dask.cluster import Resources, of_client, threads
 from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.corpus.validate import as_features, warn_about_zero_rows
 from gmkcf_dask.engine.operators import KernelStack
-from gmkcf_dask.errors import InputError, StoreError
+from gmkcf_dask.errors import DataWarning, InputError, StoreError
 from gmkcf_dask.events import Event, Listener
 from gmkcf_dask.kernels.build import KernelRequest
 from gmkcf_dask.kernels.specs import precomputed_specs, resolve_kernels
@@ -171,6 +172,12 @@ class KernelFactorization(ClusterMixin, BaseEstimator, ABC):  # type: ignore[mis
         request = self._request(X)
         self._check(options, request.n_samples)
         if self.store is None:
+            if self.client is not None:
+                warnings.warn(
+                    "the client is not used: without store= kernels live in this process",
+                    DataWarning,
+                    stacklevel=3,
+                )
             return dense_kernels(request, listen)
         resources, path = self._resources(), Path(self.store)
         plan = request_plan(request, options.n_clusters, resources, path)

@@ -90,7 +90,11 @@ class Manifest:
         """The manifest of a store, or one sentence on why there is none to be had."""
         content = get(store / MANIFEST)
         if content is None:
-            raise StoreError(f"{store} is not a kernel store: it has no {MANIFEST}")
+            if not store.exists():
+                raise StoreError(f"there is no kernel store at {store}: check the path")
+            inside = store / "store.zarr"
+            hint = f"; did you mean {inside}?" if (inside / MANIFEST).exists() else ""
+            raise StoreError(f"{store} is not a kernel store: it has no {MANIFEST}{hint}")
         try:
             found: dict[str, Any] = json.loads(content)
             if found.pop("format") != FORMAT:

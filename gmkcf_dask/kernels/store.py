@@ -124,7 +124,7 @@ class KernelStore:
 
     >>> KernelStore.open("no/such/place")
     Traceback (most recent call last):
-    gmkcf_dask.errors.StoreError: no/such/place is not a kernel store: it has no manifest.json
+    gmkcf_dask.errors.StoreError: there is no kernel store at no/such/place: check the path
     """
 
     path: Path

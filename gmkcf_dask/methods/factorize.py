@@ -213,8 +213,8 @@ def finish(fused: FusedKernel, run: Factorization, *, polish: bool) -> tuple[Flo
     if V is None:
         V = run.V
         warnings.warn(
-            "V was not polished: the fused kernel is not positive semi-definite on the concepts, "
-            "so its rows have no best; the last iterate is kept",
+            "V was not polished, the last iterate is kept: the fused kernel is not positive "
+            "semi-definite on the concepts (min-max scaling of wide kernels can do that)",
             NumericsWarning,
             stacklevel=3,
         )

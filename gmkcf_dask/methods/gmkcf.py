@@ -91,8 +91,9 @@ def gmkcf(
     if floored:
         warnings.warn(
             f"the reconstruction error of {', '.join(sorted(floored))} fell to its floor of "
-            f"{stack.error_floor:g} times the trace: these kernels are reproduced exactly, or are "
-            "not positive semi-definite, and draw the weight to themselves",
+            f"{stack.error_floor:g} of the trace: k concepts reproduce these kernels exactly, or "
+            "scaling made them slightly indefinite, and they draw the weight to themselves; leave "
+            "them out if the clusters make no sense",
             NumericsWarning,
             stacklevel=2,
         )
