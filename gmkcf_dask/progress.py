@@ -110,7 +110,7 @@ class Progress:
         run = f" run {event.restart + 1}/{event.n_restarts}" if event.n_restarts > 1 else ""
         return (
             f"fit{run}: iteration {event.iteration}, objective {event.objective:.5g}, "
-            f"change {event.change:.0e} (stop {event.tol:g}){speed}{left}"
+            f"change {event.change:.0e} → {event.tol:g}{speed}{left}"
         )
 
 
