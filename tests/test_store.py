@@ -100,6 +100,7 @@ def test_manifest_says_how_it_was_made(rng, path):
     by_name = {kernel["name"]: kernel for kernel in found["kernels"]}
     X = request.corpus.X.toarray()
     mean_distance = np.sqrt(((X[:, None] - X[None]) ** 2).sum(-1)).mean()
+    assert by_name["rbf_10"]["mean_distance"] == pytest.approx(mean_distance)
     assert by_name["rbf_10"]["sigma"] == pytest.approx(10 * mean_distance)
     assert by_name["cosine"]["minimum"] < by_name["cosine"]["maximum"]
 

@@ -32,6 +32,7 @@ class KernelRecord:
     name: str
     normalization: Normalization
     scaling: Scaling
+    mean_distance: float | None = None
     sigma: float | None = None
     d2_max: float | None = None
     minimum: float | None = None

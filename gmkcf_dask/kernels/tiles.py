@@ -50,8 +50,10 @@ class ResolvedKernel:
 
     Attributes
     ----------
+    mean_distance : float or None
+        D₀, the mean distance over all n² pairs, for an RBF.
     sigma : float or None
-        Width of an RBF; 0 when all samples are equal.
+        Width of an RBF, t·D₀; 0 when all samples are equal.
     d2_max : float or None
         Largest squared distance, from which an RBF's minimum follows.
     minimum, maximum : float or None
@@ -61,6 +63,7 @@ class ResolvedKernel:
     spec: KernelSpec
     normalization: Normalization
     scaling: Scaling
+    mean_distance: float | None = None
     sigma: float | None = None
     d2_max: float | None = None
     minimum: float | None = None
@@ -96,7 +99,8 @@ def with_distances(kernel: ResolvedKernel, mean_distance: float, d2_max: float) 
     """Fill in what an RBF takes from the distances."""
     if not isinstance(kernel.spec, Rbf):
         return kernel
-    kernel = replace(kernel, sigma=kernel.spec.t * mean_distance, d2_max=d2_max)
+    sigma = kernel.spec.t * mean_distance
+    kernel = replace(kernel, mean_distance=mean_distance, sigma=sigma, d2_max=d2_max)
     if kernel.range_follows_from_distance:
         smallest = float(np.exp(_rbf_exponent(kernel, np.float64(d2_max))))
         kernel = replace(kernel, minimum=smallest, maximum=1.0)
