@@ -243,6 +243,22 @@ def test_reaching_the_error_floor_is_reported(rng):
         fit_gmkcf(dense([kernels(rng, 20, 1)[0], ones]), SolverOptions(2), seed=0)
 
 
+def test_a_rise_of_the_objective_stops_the_run_and_is_said(rng, monkeypatch):
+    """It cannot happen with true kernels: an operator that lies about its errors shows it."""
+    stack = dense(kernels(rng, 20, 2))
+    true_errors, calls = stack.errors, []
+
+    def lying(U, V):
+        calls.append(1)
+        return true_errors(U, V) * (1 if len(calls) < 3 else 2)
+
+    monkeypatch.setattr(stack, "errors", lying)
+    with pytest.warns(NumericsWarning, match="the objective rose from"):
+        run = gmkcf(stack, start(rng, 20, 2), SolverOptions(2, tol=0.0))
+    assert not run.converged
+    assert run.n_iter == 3
+
+
 def test_rows_without_a_positive_entry_keep_the_objective_falling():
     """The printed root is 0/0 here; the stable form is not."""
     X = np.array([[1.0, 0.0], [0.9, 0.1], [-1.0, 0.05], [-0.8, -0.1], [0.0, 1.0]])

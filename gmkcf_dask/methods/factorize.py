@@ -167,9 +167,12 @@ def should_stop(J_old: float, J_new: float, trace: float, tol: float) -> bool:
     return J_new <= EXACT_FIT * trace or (J_old - J_new) / J_new <= tol
 
 
-def has_risen(J_old: float, J_new: float, rounding: float) -> bool:
-    """A rise beyond rounding cannot happen with kernels that are what they claim to be."""
-    return J_new - J_old > 100 * rounding * abs(J_old)
+def has_risen(J_old: float, J_new: float, trace: float, rounding: float) -> bool:
+    """A rise beyond rounding cannot happen with kernels that are what they claim to be.
+
+    J is a difference of numbers of the size of the trace: that is what its rounding is relative to.
+    """
+    return J_new - J_old > 100 * rounding * abs(trace)
 
 
 def refuse_negative(J: float, trace: float, *, nonnegative: bool) -> None:
@@ -182,10 +185,10 @@ def refuse_negative(J: float, trace: float, *, nonnegative: bool) -> None:
         )
 
 
-def warn_not_converged(options: SolverOptions, history: Sequence[float], rounding: float) -> None:
+def warn_not_converged(options: SolverOptions, history: Sequence[float], *, risen: bool) -> None:
     """Say why a run ended without converging, and how far from its tolerance it was."""
     J_old, J = history[-2:]
-    if has_risen(J_old, J, rounding):
+    if risen:
         warnings.warn(
             f"the objective rose from {J_old:.8g} to {J:.8g}, and the run stopped: a kernel is far "
             "from positive semi-definite",

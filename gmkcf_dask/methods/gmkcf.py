@@ -55,7 +55,7 @@ def gmkcf(
     w = np.full(m, 1.0 / m)
     history: list[float] = []
     floored: set[str] = set()
-    converged = False
+    converged = risen = False
     for iteration in range(1, options.max_iter + 1):
         fused = stack.fuse(w**2)
         try:
@@ -81,13 +81,13 @@ def gmkcf(
                 *restart, iteration, options.max_iter, J, change, options.tol, tuple(map(float, w))
             )
         )
-        if has_risen(J_old, J, stack.error_floor):
-            break
-        if should_stop(J_old, J, float(w**2 @ stack.traces), options.tol):
-            converged = True
+        trace = float(w**2 @ stack.traces)
+        risen = has_risen(J_old, J, trace, stack.error_floor)
+        converged = not risen and should_stop(J_old, J, trace, options.tol)
+        if risen or converged:
             break
     if not converged:
-        warn_not_converged(options, history, stack.error_floor)
+        warn_not_converged(options, history, risen=risen)
     if floored:
         warnings.warn(
             f"the reconstruction error of {', '.join(sorted(floored))} fell to its floor of "

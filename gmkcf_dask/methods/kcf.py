@@ -48,7 +48,7 @@ def kcf(
     U, V = start
     KU, KV = first_products(kernel, U, V)
     history = [updates.objective(kernel.trace, V, KU.full, symmetric_product(U, KU.full))]
-    converged = False
+    converged = risen = False
     for iteration in range(1, options.max_iter + 1):
         if iteration > 1:
             KV = multiply(kernel, V)
@@ -70,11 +70,10 @@ def kcf(
                 tuple(map(float, weights)),
             )
         )
-        if has_risen(J_old, J, rounding):
-            break
-        if should_stop(J_old, J, kernel.trace, options.tol):
-            converged = True
+        risen = has_risen(J_old, J, kernel.trace, rounding)
+        converged = not risen and should_stop(J_old, J, kernel.trace, options.tol)
+        if risen or converged:
             break
     if not converged:
-        warn_not_converged(options, history, rounding)
+        warn_not_converged(options, history, risen=risen)
     return Factorization(U, V, weights, tuple(history), converged)
