@@ -3,8 +3,11 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 import gmkcf_dask
 
+pytestmark = pytest.mark.once
 PACKAGE = Path(gmkcf_dask.__file__).parent
 
 # left to right: a room may import from rooms before it, never from one after it

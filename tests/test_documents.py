@@ -16,6 +16,7 @@ from scipy.io import loadmat
 from gmkcf_dask.cli import main
 from gmkcf_dask.cluster import WORKER_ENVIRONMENT
 
+pytestmark = pytest.mark.once
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
