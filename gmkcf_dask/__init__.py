@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from gmkcf_dask.corpus import Corpus, TextOptions, read_corpus
     from gmkcf_dask.engine.dense import DenseKernels
     from gmkcf_dask.engine.tiled import TiledKernels
-    from gmkcf_dask.estimators import GMKCF, KCF
+    from gmkcf_dask.estimators import (
+        GMKCF,
+        KCF,
+        CoregSpectralClustering,
+        KernelKMeans,
+        KernelSpectralClustering,
+        RobustMultipleKernelKMeans,
+    )
     from gmkcf_dask.events import IterationDone, StageProgress
     from gmkcf_dask.kernels.specs import FunctionKernel, Precomputed
     from gmkcf_dask.kernels.store import KernelStore
@@ -25,6 +32,10 @@ __version__ = version("gmkcf-dask")
 _HOME = {
     "GMKCF": "estimators",
     "KCF": "estimators",
+    "CoregSpectralClustering": "estimators",
+    "KernelKMeans": "estimators",
+    "KernelSpectralClustering": "estimators",
+    "RobustMultipleKernelKMeans": "estimators",
     "Corpus": "corpus",
     "TextOptions": "corpus",
     "read_corpus": "corpus",
@@ -43,13 +54,17 @@ _HOME = {
 __all__ = [
     "GMKCF",
     "KCF",
+    "CoregSpectralClustering",
     "Corpus",
     "DenseKernels",
     "FunctionKernel",
     "IterationDone",
+    "KernelKMeans",
+    "KernelSpectralClustering",
     "KernelStore",
     "Plan",
     "Precomputed",
+    "RobustMultipleKernelKMeans",
     "StageProgress",
     "TextOptions",
     "TiledKernels",

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StageProgress:
-    """A stage that is counted in tiles."""
+    """A stage that is counted, in tiles unless another unit is named."""
 
     stage: str
     done: int
     total: int
     bytes_done: int = 0
+    unit: str = "tiles"
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ class Progress:
     def _tiles(self, event: StageProgress, elapsed: float) -> str:
         filled = 16 * event.done // max(event.total, 1)
         bar = "█" * filled + "░" * (16 - filled)
-        text = f"{event.stage:<11}{bar} {event.done}/{event.total} tiles"
+        text = f"{event.stage:<11}{bar} {event.done}/{event.total} {event.unit}"
         new = event.done - self._first_done
         if new <= 0:
             return text

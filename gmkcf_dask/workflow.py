@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,22 @@ from gmkcf_dask.blas import one_blas_thread
 from gmkcf_dask.cluster import Resources
 from gmkcf_dask.corpus.model import Matrix
 from gmkcf_dask.engine.dense import DEFAULT_BLOCK, DenseKernels
-from gmkcf_dask.engine.operators import FusedKernel, KernelStack
+from gmkcf_dask.engine.operators import KernelStack
 from gmkcf_dask.engine.tiled import TiledKernels
 from gmkcf_dask.engine.tiles import MemoryTiles
-from gmkcf_dask.errors import InputError, NumericsWarning, PlanRefused, StoreError
+from gmkcf_dask.errors import InputError, PlanRefused, StoreError
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.kernels.build import KernelRequest, build_store, build_tiles, find_store
 from gmkcf_dask.kernels.manifest import is_own_format, package_versions
 from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.kernels.tiles import CODE_SCALE
-from gmkcf_dask.methods.assign import kmeans_labels
-from gmkcf_dask.methods.factorize import Factorization, SolverOptions, finish
-from gmkcf_dask.methods.gmkcf import gmkcf
-from gmkcf_dask.methods.init import Init, Start, make_starts
-from gmkcf_dask.methods.kcf import kcf
+from gmkcf_dask.methods.base import (
+    MEAN,
+    Clustering,
+    Method,
+    MultipleKernelMethod,
+    SingleKernelMethod,
+)
 from gmkcf_dask.plan import Plan, Residency, Tiling, human_bytes, make_plan, tiled_bytes
 from gmkcf_dask.results.run import write_run
 from gmkcf_dask.results.summary import summarize_clusters
@@ -39,141 +42,21 @@ from gmkcf_dask.results.summary import summarize_clusters
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class RunSummary:
-    """One restart: its objective, iterations, and whether it converged."""
-
-    objective: float
-    n_iter: int
-    converged: bool
-
-
-@dataclass(frozen=True)
-class Clustering:
-    """Labels and all they came from.
-
-    Attributes
-    ----------
-    labels : ndarray of int, shape (n,)
-    U, V : ndarray, shape (n, k)
-        Scaled so that diag(UᵀK_wU) = 1.
-    weights : ndarray, shape (m,)
-    history : tuple of float
-        Objective of the best run: of the start, then after every iteration.
-    runs : tuple of RunSummary
-        Every restart, in order.
-    """
-
-    labels: npt.NDArray[np.int32]
-    U: Floats
-    V: Floats
-    weights: Floats
-    kernel_names: tuple[str, ...]
-    history: tuple[float, ...]
-    converged: bool
-    runs: tuple[RunSummary, ...]
-    seed: int
-
-    @property
-    def n_iter(self) -> int:
-        return len(self.history) - 1
-
-
 # fitting
 
 
-def fit_gmkcf(
+def fit(
     stack: KernelStack,
-    options: SolverOptions,
-    *,
-    seed: int,
-    n_init: int = 1,
-    init: Init = "random",
+    method: Method,
+    seeds: Sequence[int],
+    kernels: Sequence[str] = (MEAN,),
     listen: Listener = ignore,
-) -> Clustering:
-    """GMKCF on any operator; the restart of lowest objective wins."""
-
-    def run(start: Start, restart: tuple[int, int]) -> Factorization:
-        return gmkcf(stack, start, options, listen, restart)
-
-    def final_kernel(w: Floats) -> FusedKernel:
-        return stack.fuse(w**2, keep=False)
-
-    found = _fit(stack, options, run, final_kernel, seed=seed, n_init=n_init, init=init)
-    _warn_if_one_kernel_has_it_all(found)
-    return found
-
-
-def _warn_if_one_kernel_has_it_all(found: Clustering) -> None:
-    top = int(found.weights.argmax())
-    if len(found.weights) > 1 and found.weights[top] > 0.9:
-        warnings.warn(
-            f"kernel {found.kernel_names[top]} has {found.weights[top]:.0%} of the weight: GMKCF "
-            "favours the kernel that is easiest to reproduce, which need not be the best; compare "
-            "with KCF on the mean of the kernels, or leave it out",
-            NumericsWarning,
-            stacklevel=4,
-        )
-
-
-def fit_kcf(
-    stack: KernelStack,
-    options: SolverOptions,
-    *,
-    kernel: str,
-    seed: int,
-    n_init: int = 1,
-    init: Init = "random",
-    listen: Listener = ignore,
-) -> Clustering:
-    """KCF on one kernel of the operator by name, or on the mean of all."""
-    m = len(stack.names)
-    if kernel == "mean":
-        weights = np.full(m, 1.0 / m)
-    elif kernel in stack.names:
-        weights = np.eye(m)[stack.names.index(kernel)]
-    else:
-        raise InputError(
-            f"there is no kernel {kernel!r} here: choose mean or one of {', '.join(stack.names)}"
-        )
-    fused = stack.fuse(weights)
-
-    def run(start: Start, restart: tuple[int, int]) -> Factorization:
-        return kcf(fused, start, options, weights, stack.error_floor, listen, restart)
-
-    try:
-        return _fit(stack, options, run, lambda w: fused, seed=seed, n_init=n_init, init=init)
-    finally:
-        fused.release()
-
-
-def _fit(
-    stack: KernelStack,
-    options: SolverOptions,
-    run: Callable[[Start, tuple[int, int]], Factorization],
-    final_kernel: Callable[[Floats], FusedKernel],
-    *,
-    seed: int,
-    n_init: int,
-    init: Init,
-) -> Clustering:
-    options.check_samples(stack.n_samples)
-    starts = make_starts(stack.n_samples, options.n_clusters, seed, n_init, init)
-    best: Factorization | None = None
-    runs: list[RunSummary] = []
-    with one_blas_thread():
-        for r, start in enumerate(starts):
-            found = run(start, (r, n_init))
-            runs.append(RunSummary(found.objective, found.n_iter, found.converged))
-            if best is None or found.objective < best.objective:
-                best = found
-        assert best is not None
-        fused = final_kernel(best.w)
-        U, V = finish(fused, best, polish=options.polish)
-    labels = kmeans_labels(V, options.n_clusters, seed)
-    return Clustering(
-        labels, U, V, best.w, stack.names, best.history, best.converged, tuple(runs), seed
-    )
+) -> list[Clustering]:
+    """Any method on any operator: one clustering per kernel (where it uses one) and seed."""
+    if isinstance(method, SingleKernelMethod):
+        return method.fit(stack, seeds, kernels, listen)
+    assert isinstance(method, MultipleKernelMethod)
+    return method.fit(stack, seeds, listen)
 
 
 # planning and kernels
@@ -331,35 +214,54 @@ def is_other_store(path: Path, request: KernelRequest) -> bool:
 def fit_into(
     out: Path,
     store: KernelStore,
-    options: SolverOptions,
+    method: Method,
     resources: Resources,
     *,
     seed: int,
-    n_init: int,
+    kernels: Sequence[str] = (MEAN,),
     listen: Listener = ignore,
     watch: Stopwatch | None = None,
-) -> tuple[Clustering, dict[str, Any]]:
-    """Fit on a store and write the run folder; returns the clustering and result.json's content."""
+) -> list[tuple[Clustering, dict[str, Any]]]:
+    """Fit on a store and write the run folder; returns clusterings and what result.json holds.
+
+    With several kernels there is a run folder for each inside `out`.
+    """
     watch = watch or Stopwatch({})
-    options.check_samples(store.n_samples)
-    plan = store_plan(store, options.n_clusters, resources)
+    method.check_samples(store.n_samples)
+    plan = store_plan(store, method.n_clusters, resources)
     stack = stored_kernels(store, plan, resources)
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
-        found: Clustering = watch.time(
-            "fit",
-            lambda: fit_gmkcf(stack, options, seed=seed, n_init=n_init, listen=listen),
+        clusterings: list[Clustering] = watch.time(
+            "fit", lambda: fit(stack, method, [seed], kernels, listen)
         )
     notes = list(dict.fromkeys(str(warning.message) for warning in raised))
     features = store.features() if store.manifest.n_features else None
-    clusters = watch.time(
-        "summary",
-        lambda: summarize_clusters(found.labels, features, store.strings("terms")),
-    )
-    result = {
-        "method": "gmkcf",
-        "parameters": {**asdict(options), "n_init": n_init, "init": "random"},
-        "seed": seed,
+    terms = store.strings("terms")
+    results = []
+    for found in clusterings:
+        clusters = watch.time("summary", partial(summarize_clusters, found.labels, features, terms))
+        result = _result(store, method, found, plan, resources)
+        result |= {
+            "clusters": [asdict(cluster) for cluster in clusters],
+            "warnings": notes,
+            "seconds": {stage: round(value, 3) for stage, value in watch.seconds.items()},
+        }
+        folder = out if len(clusterings) == 1 else out / str(found.kernel)
+        factors = {**found.factors, "w": found.weights}
+        write_run(folder, store.ids, found.labels, factors, result)
+        results.append((found, result))
+    return results
+
+
+def _result(
+    store: KernelStore, method: Method, found: Clustering, plan: Plan, resources: Resources
+) -> dict[str, Any]:
+    return {
+        "method": method.name,
+        "parameters": asdict(method),  # type: ignore[call-overload]
+        "kernel": found.kernel,
+        "seed": found.seed,
         "store": str(store.path.resolve()),
         "n_samples": store.n_samples,
         "precision": store.manifest.precision,
@@ -370,18 +272,12 @@ def fit_into(
         "n_iter": found.n_iter,
         "converged": found.converged,
         "runs": [asdict(run) for run in found.runs],
-        "clusters": [asdict(cluster) for cluster in clusters],
-        "warnings": notes,
-        "seconds": {stage: round(value, 3) for stage, value in watch.seconds.items()},
         "bytes": {
             "stored": store.stored_bytes(),
-            "touched_per_iteration": plan.read_per_iteration,
+            "touched_per_iteration": plan.read_per_iteration if found.kernel is None else None,
             "planned_worker_peak": plan.worker_peak_bytes,
             "worker_peaks": list(resources.worker_peaks().values()),
         },
         "plan": asdict(plan),
         "versions": package_versions(),
     }
-    factors = {"U": found.U, "V": found.V, "w": found.weights}
-    write_run(out, store.ids, found.labels, factors, result)
-    return found, result

@@ -13,7 +13,7 @@ from gmkcf_dask import Corpus, workflow
 from gmkcf_dask.cluster import open_cluster
 from gmkcf_dask.kernels.build import KernelRequest
 from gmkcf_dask.kernels.specs import resolve_kernels
-from gmkcf_dask.methods.factorize import SolverOptions
+from gmkcf_dask.methods.registry import METHODS, make_method
 from gmkcf_dask.plan import human_bytes
 from gmkcf_dask.progress import Progress
 from gmkcf_dask.results.metrics import scores
@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--memory", type=parse_bytes, default="1GiB")
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--kernels", default="paper12")
+    parser.add_argument("--method", choices=list(METHODS), default="gmkcf")
     parser.add_argument("--tol", type=float, default=1e-5)
     parser.add_argument("--inner-iter", type=int, default=4)
     parser.add_argument("--v-steps", type=int, default=5)
@@ -61,13 +62,10 @@ def main() -> None:
     corpus = text_like(options.n, options.terms, options.clusters, seed=0)
     specs = resolve_kernels(options.kernels)
     request = KernelRequest(corpus, specs, precision=options.precision)
-    solver = SolverOptions(
-        options.clusters,
-        inner_iter=options.inner_iter,
-        v_steps=options.v_steps,
-        max_iter=options.max_iter,
-        tol=options.tol,
-    )
+    solver = {name: getattr(options, name) for name in ("inner_iter", "v_steps", "max_iter", "tol")}
+    if options.method != "gmkcf":
+        solver = {}  # those are for GMKCF
+    method = make_method(options.method, n_clusters=options.clusters, **solver)
     progress = Progress()
     with (
         tempfile.TemporaryDirectory(dir=options.folder) as folder,
@@ -82,14 +80,8 @@ def main() -> None:
         progress.close()
         built = time.perf_counter()
         build_peaks = resources.worker_peaks().values()
-        found, result = workflow.fit_into(
-            Path(folder) / "run",
-            store,
-            solver,
-            resources,
-            seed=0,
-            n_init=1,
-            listen=progress,
+        ((found, result),) = workflow.fit_into(
+            Path(folder) / "run", store, method, resources, seed=0, listen=progress
         )
         progress.close()
         done = time.perf_counter()
@@ -105,7 +97,7 @@ def main() -> None:
         )
         print(
             f"build {built - start:.0f} s; fit {done - built:.0f} s, {found.n_iter} iterations, "
-            f"{(done - built) / found.n_iter:.1f} s each; "
+            f"{(done - built) / max(found.n_iter, 1):.1f} s each; "
             f"{'converged' if found.converged else 'not converged'}"
         )
         print("peak per worker after build:", ", ".join(map(human_bytes, build_peaks)))

@@ -136,3 +136,117 @@ def finish(Ks, U, V, w, polish=True):
         V = np.array([nnls(L.T, np.linalg.solve(L, b))[0] for b in Kw @ U])
     s = np.sqrt(np.diag(UtKU))
     return U / s, V * s
+
+
+# ---------------------------------------------------------------- the paper's other methods
+
+
+def cf(X, W, V, iterations):
+    """Concept factorization on features by its own formulas: X ≈ Xᵀ W Vᵀ, rows are samples."""
+    G = X @ X.T
+    trail = []
+    for _ in range(iterations):
+        W = W * (G @ V) / (G @ W @ V.T @ V)
+        V = V * (G @ W) / (V @ W.T @ G @ W)
+        trail.append((W, V, np.linalg.norm(X.T - X.T @ W @ V.T) ** 2))
+    return trail
+
+
+def fill_empty(labels, d, k):
+    """Emptied clusters take the farthest samples of clusters that keep at least one."""
+    labels = labels.copy()
+    own = np.array([d[j, labels[j]] for j in range(len(labels))])
+    for c in range(k):
+        if not (labels == c).any():
+            for j in np.argsort(-own, kind="stable"):
+                if (labels == labels[j]).sum() > 1:
+                    labels[j], own[j] = c, 0.0
+                    break
+    return labels
+
+
+def kernel_distances(K, C):
+    n, k = C.shape
+    d = np.zeros((n, k))
+    for j in range(n):
+        for c in range(k):
+            d[j, c] = K[j, j] - 2 * K[j] @ C[:, c] + C[:, c] @ K @ C[:, c]
+    return d
+
+
+def kkm(K, centres, iterations=100):
+    """Kernel k-means; labels and the sum of distances at every assignment."""
+    n, k = len(K), len(centres)
+    C = np.eye(n)[:, centres]
+    labels, trail = None, []
+    for _ in range(iterations + 1):
+        d = kernel_distances(K, C)
+        new = fill_empty(d.argmin(axis=1), d, k)
+        trail.append(d.min(axis=1).sum())
+        if labels is not None and (new == labels).all():
+            break
+        labels = new
+        C = np.array([(labels == c) / (labels == c).sum() for c in range(k)]).T
+    return labels, trail
+
+
+def rmkkm(Ks, centres, gamma, outer=50, inner=30):
+    """Robust multiple kernel k-means, warm inner runs; labels, weights, and F at weight steps."""
+    m, n, k = len(Ks), len(Ks[0]), len(centres)
+    w = np.full(m, m ** (-1 / gamma))
+    C = np.eye(n)[:, centres]
+    last, trail = None, []
+    for _ in range(outer):
+        K = sum(w[i] * Ks[i] for i in range(m))
+        labels = None
+        for _ in range(inner):
+            d = kernel_distances(K, C)
+            new = fill_empty(d.argmin(axis=1), d, k)
+            own = np.array([0.0 if d[j].argmin() != new[j] else d[j, new[j]] for j in range(n)])
+            s = np.array([1 / (2 * np.sqrt(x)) if x >= 1e-10 else np.nan for x in own])
+            s[np.isnan(s)] = np.nanmean(s)
+            C = np.array([s * (new == c) / (s * (new == c)).sum() for c in range(k)]).T
+            same = labels is not None and (new == labels).all()
+            labels = new
+            if same:
+                break
+        d = [kernel_distances(Ki, C) for Ki in Ks]
+        A = np.array([[max(di[j, labels[j]], 0.0) for di in d] for j in range(n)])
+        if not trail:
+            trail.append(np.sqrt(A @ w).sum())
+        away = [j for j in range(n) if A[j] @ w > 0]
+        h = np.array([sum(A[j, i] / (2 * np.sqrt(A[j] @ w)) for j in away) for i in range(m)])
+        w = h ** (-1 / (1 - gamma)) / (h ** (-gamma / (1 - gamma))).sum() ** (1 / gamma)
+        trail.append(np.sqrt(A @ w).sum())
+        if last is not None and (labels == last).all():
+            break
+        last = labels
+    return labels, w, trail
+
+
+def laplacian(K, kind):
+    D = K.sum(axis=1)
+    if kind == "unnormalized":
+        return np.diag(D) - K
+    return np.eye(len(K)) - K / np.sqrt(np.outer(D, D))
+
+
+def smallest(L, k):
+    """The k smallest eigenvalues and their vectors."""
+    values, vectors = np.linalg.eigh(L)
+    return values[:k], vectors[:, :k]
+
+
+def coreg(Ks, k, lam, rounds):
+    """U* after every round, the λ-free start first, and the sum that is maximised."""
+    Ls = [np.eye(len(K)) - laplacian(K, "symmetric") for K in Ks]
+    Us = [smallest(-L, k)[1] for L in Ls]
+    centre, trail = None, []
+    for _ in range(rounds + 1):
+        if centre is not None:
+            Us = [smallest(-(L + lam * centre @ centre.T), k)[1] for L in Ls]
+        centre = smallest(-sum(U @ U.T for U in Us), k)[1]
+        value = sum(np.trace(U.T @ L @ U) for U, L in zip(Us, Ls, strict=True))
+        value += lam * sum(np.trace(U @ U.T @ centre @ centre.T) for U in Us)
+        trail.append((centre, value))
+    return trail

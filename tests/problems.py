@@ -1,14 +1,19 @@
 """Small kernel problems, and ways to put them behind each operator."""
 
+from dataclasses import asdict
+
 import numpy as np
 
 from gmkcf_dask.engine.dense import DenseKernels
 from gmkcf_dask.engine.tiled import TiledKernels
 from gmkcf_dask.engine.tiles import MemoryTiles
+from gmkcf_dask.events import ignore
 from gmkcf_dask.graph import Runner
 from gmkcf_dask.kernels.build import KernelRequest, build_store, build_tiles
 from gmkcf_dask.kernels.specs import precomputed_specs
 from gmkcf_dask.kernels.tiles import CODE_SCALE
+from gmkcf_dask.methods.gmkcf import Gmkcf
+from gmkcf_dask.methods.kcf import Kcf
 from gmkcf_dask.plan import Tiling
 
 RUNNERS = ["synchronous", "threads", "one_worker", "two_workers"]
@@ -46,6 +51,14 @@ def dense(Ks, precision="float64", block=16):
 def tiled(path, Ks, precision="float64", block=16, runner=None, residency="memory"):
     store = build_store(path, request(Ks, precision, block), Runner())
     return TiledKernels(store, runner or Runner(scheduler="synchronous"), residency)
+
+
+def fit_gmkcf(stack, options, *, seed, listen=ignore, **how):
+    return Gmkcf(**{**asdict(options), **how}).fit(stack, [seed], listen)[0]
+
+
+def fit_kcf(stack, options, *, kernel, seed, **how):
+    return Kcf(**{**asdict(options), **how}).fit(stack, [seed], [kernel])[0]
 
 
 class Recorder:

@@ -20,6 +20,7 @@ ORDER = [
     ["methods"],
     ["results"],
     ["workflow"],
+    ["benchmark"],
     ["progress"],
     ["estimators"],
     ["cli"],
@@ -30,13 +31,13 @@ ONLY_HERE = {
     "dask": {
         "graph.py",
         "cluster.py",
-        "cli.py",
+        "cli/options.py",
         "kernels/store.py",
         "kernels/build.py",
         "engine/tiled.py",
     },
-    "distributed": {"graph.py", "cluster.py", "estimators/base.py", "estimators/models.py"},
-    "click": {"cli.py"},
+    "distributed": {"graph.py", "cluster.py", "estimators/base.py"},
+    "click": {"cli/options.py", "cli/commands.py"},
 }
 
 

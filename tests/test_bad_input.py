@@ -922,7 +922,7 @@ def test_results_cannot_be_written(place, x_file, store, tmp_path, nothing_writt
 
 def test_an_unwritable_place_is_told_before_any_work(store, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    monkeypatch.setattr("gmkcf_dask.workflow.fit_gmkcf", lambda *_, **__: pytest.fail("worked"))
+    monkeypatch.setattr("gmkcf_dask.workflow.fit", lambda *_, **__: pytest.fail("worked"))
     refused("fit", store, *FIT, "--out", tmp_path / "file" / "below", *THREADS)
 
 

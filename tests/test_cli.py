@@ -6,7 +6,7 @@ import csv
 import json
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,12 +21,13 @@ from sklearn.datasets import dump_svmlight_file
 
 from gmkcf_dask import KernelStore, __version__, scores
 from gmkcf_dask.cli import main
+from gmkcf_dask.methods.gmkcf import Gmkcf
 
 N, K = 48, 3
 KERNELS = ("rbf_1", "cosine", "poly_a1_b2")
 QUICK = ("--kernels", ",".join(KERNELS), "--cluster", "threads", "--workers", "2")
 QUICK_FIT = ("-k", str(K), "--max-iter", "40", "--tol", "1e-3")
-COMMANDS = ("plan", "build", "fit", "run", "score")
+COMMANDS = ("plan", "build", "fit", "run", "score", "benchmark")
 TOPICS = ("apple pear plum", "wolf bear lynx", "river lake ocean")
 IDS = tuple(f"sample {i}, of many" for i in range(N))
 CLASSES = np.arange(N) % K
@@ -177,8 +178,9 @@ def test_work_can_be_sent_anywhere(command):
 
 def test_defaults_are_those_of_the_paper():
     defaults = {option.name: option.default for option in options_of("run")}
-    expected = {"seed": 0, "n_init": 1, "inner_iter": 1, "v_steps": 1, "tol": 1e-5, "max_iter": 500}
-    assert {name: defaults[name] for name in expected} == expected
+    assert (defaults["seed"], defaults["method"]) == (0, "gmkcf")
+    expected = {"n_init": 1, "inner_iter": 1, "v_steps": 1, "tol": 1e-5, "max_iter": 500}
+    assert expected.items() <= asdict(Gmkcf(2)).items()
     kernels = ("kernels", "normalization", "scaling", "precision")
     assert [defaults[name] for name in kernels] == ["paper12", "unit", "minmax", "float32"]
 
@@ -742,3 +744,57 @@ def test_a_scheduler_by_its_address(corpus_file, store, scheduler, tmp_path):
     assert there.contents["labels.csv"] == here.contents["labels.csv"]
     assert there.result["objective_history"] == here.result["objective_history"]
     assert scheduler in done("plan", corpus_file, "-k", K, "--cluster", scheduler).stdout
+
+
+# --- methods ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["gmkcf", "kcf", "kkm", "sc", "coreg", "rmkkm"])
+def test_fit_with_every_method(store, tmp_path, method):
+    more = ("--n-init", 4) if method in ("kkm", "rmkkm") else ()
+    text = done("fit", store, "-k", K, "--out", tmp_path / "r", "--method", method, *more).stdout
+    run = Run(tmp_path / "r")
+    assert text.startswith(f"{method}: ")
+    assert run.result["method"] == method
+    assert run.result["parameters"]["n_clusters"] == K
+    assert run.result["kernel"] == ("mean" if method in ("kcf", "kkm", "sc") else None)
+    assert same_grouping(run.labels)
+    assert done("score", tmp_path / "r").stdout.startswith("ACC    1.0000")
+
+
+def test_fit_with_one_kernel_by_name(store, tmp_path):
+    done("fit", store, "-k", K, "--out", tmp_path / "r", "--method", "sc", "--kernel", "cosine")
+    result = Run(tmp_path / "r").result
+    assert result["kernel"] == "cosine"
+    assert result["kernel_weights"]["cosine"] == 1.0
+    assert set(Run(tmp_path / "r").factors) == {"embedding", "eigenvalues", "w"}
+
+
+def test_fit_on_every_kernel_gives_a_run_for_each(store, tmp_path):
+    names = manifest(store)["kernels"]
+    out = tmp_path / "all"
+    text = done("fit", store, "-k", K, "--out", out, "--method", "kkm", "--kernel", "all").stdout
+    for kernel in names:
+        assert Run(out / kernel["name"]).result["kernel"] == kernel["name"]
+        assert kernel["name"] in text
+        done("score", out / kernel["name"])
+    assert "holds another run" in refused(
+        "fit", store, "-k", K, "--out", out, "--method", "kkm", "--kernel", "all"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--method", "sc", "--kernel", "rbf_7"), "there is no kernel 'rbf_7' here: choose mean"),
+        (("--kernel", "cosine"), "gmkcf uses all kernels: leave --kernel out"),
+        (("--method", "kkm", "--tol", "1"), "tol is not a parameter of kkm, only of gmkcf, kcf"),
+        (("--method", "coreg", "--lam", "-1"), "lam must be a number above 0"),
+        (("--init", "spectral", "--n-init", "2"), "n_init must be 1"),
+    ],
+    ids=str,
+)
+def test_options_that_do_not_fit_the_method_are_refused(store, tmp_path, options, message):
+    out = tmp_path / "r"
+    assert message in refused("fit", store, "-k", K, "--out", out, *options)
+    assert not out.exists()

@@ -7,15 +7,21 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 from dask.callbacks import Callback
-from problems import kernels, start, tiled
+from problems import dense, kernels, start, tiled
 from sklearn.exceptions import ConvergenceWarning
 
 from gmkcf_dask.engine import tiled as tiled_module
 from gmkcf_dask.engine.tiles import FusedTiles, as_factor, error_factors
 from gmkcf_dask.graph import Runner
 from gmkcf_dask.kernels.store import TileReader
+from gmkcf_dask.methods.coreg import Coreg
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import gmkcf
+from gmkcf_dask.methods.kcf import Kcf
+from gmkcf_dask.methods.kkm import Kkm
+from gmkcf_dask.methods.rmkkm import Rmkkm
+from gmkcf_dask.methods.spectral import Sc, embed
+from gmkcf_dask.methods.steps import alone
 from gmkcf_dask.plan import fit_task_bytes
 
 N, M, K, BLOCK = 60, 3, 2, 20
@@ -93,6 +99,121 @@ def test_no_dask_graph_runs_beside_the_counted_ones(rng, tmp_path):
     fetches = [size for size in sizes if size <= 3]
     assert len(sizes) - len(fetches) == 3
     assert len(fetches) <= 1
+
+
+class Counter:
+    """An operator that counts sweeps: over all kernels at once, and over fused ones."""
+
+    def __init__(self, stack):
+        self._stack = stack
+        self.each, self.fused, self.products = [], 0, []
+
+    def __getattr__(self, name):
+        return getattr(self._stack, name)
+
+    def matmul_each(self, Zs, *, split=False):
+        self.each.append([Z.shape[1] for Z in Zs] if isinstance(Zs, list) else Zs.shape[1])
+        return self._stack.matmul_each(Zs, split=split)
+
+    def fuse(self, weights, *, keep=True):
+        self.fused += 1
+        return CountedKernel(self._stack.fuse(weights, keep=keep), self)
+
+    def single(self, i):
+        return CountedKernel(self._stack.single(i), self)
+
+
+class CountedKernel:
+    def __init__(self, kernel, counter):
+        self._kernel, self._counter = kernel, counter
+
+    def __getattr__(self, name):
+        return getattr(self._kernel, name)
+
+    def matmul(self, Z):
+        self._counter.products.append(Z.shape[1])
+        return self._kernel.matmul(Z)
+
+
+@pytest.fixture
+def counter(rng):
+    return Counter(dense(kernels(rng, N, M), block=BLOCK))
+
+
+@pytest.mark.usefixtures("calm")
+class TestSweepsOfMethods:
+    """What the docstrings of the methods say they cost."""
+
+    def test_kkm_takes_one_sweep_per_iteration(self, counter):
+        (found,) = Kkm(K).fit(counter, [0], ["kernel_1"])
+        assert len(counter.products) == found.n_iter + 1
+        assert counter.each == []
+
+    def test_kcf_takes_two_sweeps_per_iteration_and_none_to_finish(self, counter):
+        (found,) = Kcf(K, tol=1e-3).fit(counter, [0], ["kernel_1"])
+        assert len(counter.products) == 2 * found.n_iter
+
+    def test_all_kernels_and_seeds_share_each_sweep(self, counter):
+        names = counter.names
+        found = Kkm(K).fit(counter, [0, 1, 2], names)
+        assert len(counter.each) == max(one.n_iter for one in found) + 1
+        assert counter.each[0] == [3 * K] * M  # three seeds in one product with every kernel
+        for name, last in zip(names, counter.each[-1], strict=True):
+            longest = max(one.n_iter for one in found if one.kernel == name)
+            assert bool(last) == (longest + 1 == len(counter.each)), "what is done is not read"
+        assert counter.products == []
+
+    def test_restarts_share_each_sweep(self, counter):
+        (found,) = Kkm(K, n_init=5).fit(counter, [0], ["kernel_0"])
+        assert len(counter.products) == max(run.n_iter for run in found.runs) + 1
+        assert counter.products[0] == 5 * K
+
+    def test_sc_takes_the_degrees_and_the_eigenproblem(self, counter):
+        Sc(K).fit(counter, [0, 1, 2], counter.names)
+        assert counter.each == [[1] * M, [N] * M]  # few samples: the matrix itself
+        small = Counter(counter._stack)
+        kernel = small.single(0)
+        found = alone(embed(kernel, K, "symmetric", 1e-12, direct=0), kernel)
+        assert len(small.products) == 1 + len(found.history) <= 61
+
+    def test_coreg_shares_sweeps_between_kernels_and_seeds(self, counter):
+        found = Coreg(K, lam=1.0).fit(counter, range(5))
+        rounds = found[0].n_iter
+        assert 2 + rounds <= len(counter.each) <= 2 + 60 * rounds
+        again = Counter(counter._stack)
+        Coreg(K, lam=1.0).fit(again, [0])
+        assert len(again.each) == len(counter.each)
+
+    def test_rmkkm_fuses_once_and_measures_once_per_iteration(self, counter):
+        (found,) = Rmkkm(K).fit(counter, [0])
+        assert counter.fused == found.n_iter
+        assert counter.each == [K] * found.n_iter
+        assert len(counter.products) <= 30 * found.n_iter
+
+    def test_the_spectral_start_costs_the_eigenproblem_only(self, counter):
+        (spectral,) = Kcf(K, tol=1e-3, init="spectral").fit(counter, [0, 1], ["kernel_0"])[:1]
+        assert len(counter.products) == 2 + 2 * spectral.n_iter
+
+
+@pytest.mark.usefixtures("calm")
+@pytest.mark.parametrize(("sum_bytes", "graphs"), [(32 << 20, 1), (1, M)])
+def test_a_sweep_reads_every_tile_once_however_it_is_cut(
+    rng, tmp_path, reads, monkeypatch, sum_bytes, graphs
+):
+    """Products of many kernels are summed in bounded memory: more graphs, no more reading."""
+    runner = CountingRunner(scheduler="synchronous")
+    stack = tiled(tmp_path / "s.zarr", kernels(rng, N, M), "float32", BLOCK, runner)
+    Z = rng.random((N, K))
+    expected = stack.matmul_each(Z)
+    monkeypatch.setattr(tiled_module, "SUM_BYTES", sum_bytes)
+    reads.clear()
+    runner.graphs.clear()
+    found = stack.matmul_each([Z, Z[:, :0], Z])
+    assert len(runner.graphs) == max(1, graphs - 1)
+    assert sorted(reads) == [(i, t) for i in (0, 2) for t in range(stack._reader.tiling.n_tiles)]
+    np.testing.assert_array_equal(found[0], expected[0])
+    np.testing.assert_array_equal(found[2], expected[2])
+    assert found[1].shape == (N, 0)
 
 
 def peak_of(work):

@@ -1,6 +1,5 @@
 """README, configuration and scripts do what they say."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -57,13 +56,12 @@ def test_worker_settings_are_the_ones_we_use_ourselves():
     assert {name: str(value) for name, value in environment.items()} == WORKER_ENVIRONMENT
 
 
-def run_script(name, *arguments, **environment):
+def run_script(name, *arguments):
     return subprocess.run(
         [sys.executable, "-W", "error", ROOT / "scripts" / name, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | environment,
     )
 
 
@@ -75,11 +73,6 @@ def test_out_of_core_script_in_small():
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "blocks spilled: 0" in ran.stdout
     assert re.search(r"peak per worker at the end: .* \(plan: .*\)", ran.stdout)
-
-
-def test_seeds_script_in_small(paper_data):
-    ran = run_script("seeds.py", "--datasets", "bbc", "--runs", 2, GMKCF_DATA=str(paper_data))
-    assert re.search(r"bbc +n=737 k=5 +ACC 0\.\d+ ± 0\.\d+ \(bar 0\.56\)", ran.stdout), ran.stderr
 
 
 def test_paper_corpora_read_as_they_are(paper_data):
@@ -95,6 +88,6 @@ def test_paper_corpora_read_as_they_are(paper_data):
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no shell here")
-@pytest.mark.parametrize("script", ["demo", "test", "environment", "seeds", "out_of_core"])
+@pytest.mark.parametrize("script", ["demo", "test", "environment", "out_of_core"])
 def test_shell_scripts_parse(script):
     assert subprocess.run(["bash", "-n", ROOT / "scripts" / script], check=False).returncode == 0

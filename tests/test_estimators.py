@@ -12,7 +12,17 @@ from sklearn.base import clone
 from sklearn.datasets import make_blobs
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from gmkcf_dask import GMKCF, KCF, IterationDone, KernelStore, Precomputed
+from gmkcf_dask import (
+    GMKCF,
+    KCF,
+    CoregSpectralClustering,
+    IterationDone,
+    KernelKMeans,
+    KernelSpectralClustering,
+    KernelStore,
+    Precomputed,
+    RobustMultipleKernelKMeans,
+)
 from gmkcf_dask.errors import DataWarning, InputError
 
 FEW = ["rbf_1", "cosine", "poly_a1_b2"]
@@ -21,7 +31,16 @@ FEW = ["rbf_1", "cosine", "poly_a1_b2"]
 pytestmark = pytest.mark.usefixtures("calm")
 
 
-@parametrize_with_checks([GMKCF(), KCF()])
+@parametrize_with_checks(
+    [
+        GMKCF(),
+        KCF(),
+        KernelKMeans(),
+        KernelSpectralClustering(),
+        CoregSpectralClustering(),
+        RobustMultipleKernelKMeans(),
+    ]
+)
 @pytest.mark.filterwarnings("ignore::gmkcf_dask.errors.DataWarning")
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
@@ -61,6 +80,40 @@ def test_finds_blobs(blobs, model):
     assert len(model.objective_history_) == model.n_iter_ + 1
     assert isinstance(model.converged_, bool)
     np.testing.assert_array_equal(clone(model).fit_transform(X), model.V_)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        KernelKMeans(3, kernel="rbf_1", n_init=4),
+        KernelKMeans(3, n_init=4),
+        KernelSpectralClustering(3, kernel="rbf_1"),
+        KernelSpectralClustering(3, laplacian="unnormalized", kernel="rbf_0.3"),
+        CoregSpectralClustering(3, kernels=["rbf_1", "rbf_10"]),
+        RobustMultipleKernelKMeans(3, kernels=FEW, n_init=4),
+        GMKCF(3, kernels=FEW, init="spectral"),
+        KCF(3, kernel="rbf_1", init="spectral"),
+    ],
+    ids=str,
+)
+def test_every_method_finds_blobs_in_memory_and_on_a_store(blobs, tmp_path, model):
+    X, y = blobs
+    model = clone(model).set_params(random_state=0, block_size=32)
+    labels = model.fit_predict(X)
+    assert same_groups(labels, y)
+    assert len(model.objective_history_) == model.n_iter_ + 1
+    assert len(model.kernel_names_) == len(model.kernel_weights_)
+    stored = clone(model).set_params(store=tmp_path / "s.zarr").fit(X)
+    np.testing.assert_array_equal(stored.labels_, labels)
+    np.testing.assert_array_equal(stored.objective_history_, model.objective_history_)
+
+
+def test_spectral_methods_show_their_embedding(blobs):
+    model = KernelSpectralClustering(3, kernel="rbf_1", random_state=0).fit(blobs[0])
+    np.testing.assert_allclose(np.linalg.norm(model.embedding_, axis=1), 1)
+    assert model.eigenvalues_[0] == pytest.approx(0, abs=1e-6)
+    assert (np.diff(model.eigenvalues_) >= 0).all()
+    assert not hasattr(model, "V_")
 
 
 def test_sparse_and_dense_agree(blobs):

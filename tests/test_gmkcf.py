@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import Recorder, dense, kernels, start
+from problems import Recorder, dense, fit_gmkcf, fit_kcf, kernels, start
 from sklearn.exceptions import ConvergenceWarning
 
 from gmkcf_dask.errors import InputError, NotPositiveError, NumericsWarning
 from gmkcf_dask.methods import updates
 from gmkcf_dask.methods.assign import kmeans_labels
-from gmkcf_dask.methods.factorize import SolverOptions
+from gmkcf_dask.methods.factorize import SolverOptions, finish
 from gmkcf_dask.methods.gmkcf import gmkcf
 from gmkcf_dask.methods.init import given_start, random_starts
 from gmkcf_dask.methods.kcf import kcf
-from gmkcf_dask.workflow import fit_gmkcf, fit_kcf
+from gmkcf_dask.methods.steps import alone
 
 
 def quiet(work):
@@ -84,7 +84,9 @@ def test_objective_of_one_kernel_never_rises(p):
     stack = dense(Ks)
     fused = stack.single(0)
     run = quiet(
-        lambda: kcf(fused, start(rng, p["n"], p["k"]), options, np.ones(1), stack.error_floor)
+        lambda: alone(
+            kcf(fused, start(rng, p["n"], p["k"]), options, np.ones(1), stack.error_floor), fused
+        )
     )
     assert_falls([J for J in run.history if 1e-10 * p["n"] < J], 1e-9)
 
@@ -141,8 +143,10 @@ def test_one_kernel_is_kcf(rng):
     begin, options = start(rng, 30, 3), SolverOptions(3, max_iter=20, tol=0.0)
     stack = dense(Ks)
     one = quiet(lambda: gmkcf(stack, begin, options))
-    other = quiet(lambda: kcf(stack.single(0), begin, options, np.ones(1), 1e-12))
-    np.testing.assert_allclose(one.U, other.U, rtol=1e-9)
+    other = quiet(
+        lambda: alone(kcf(stack.single(0), begin, options, np.ones(1), 1e-12), stack.single(0))
+    )
+    np.testing.assert_allclose(finish(one, Ks[0] @ one.U, polish=True).U, other.U, rtol=1e-9)
     np.testing.assert_allclose(one.history, other.history, rtol=1e-9)
 
 
@@ -319,7 +323,7 @@ def test_given_starts_are_checked(rng):
     stack = dense(kernels(rng, 10, 1))
     with pytest.raises(InputError, match="n_init must be 1 with a given start"):
         fit_gmkcf(stack, SolverOptions(2), seed=0, n_init=2, init=start(rng, 10, 2))
-    with pytest.raises(InputError, match="init must be 'random' or a pair"):
+    with pytest.raises(InputError, match="init must be 'random', 'spectral' or a pair"):
         fit_gmkcf(stack, SolverOptions(2), seed=0, init="magic")
 
 

@@ -8,6 +8,7 @@ import naive
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from problems import fit_gmkcf
 from scipy import sparse
 from sklearn.base import clone
 
@@ -22,7 +23,7 @@ from gmkcf_dask.kernels.specs import PAPER12, Rbf, resolve_kernels
 from gmkcf_dask.kernels.statistics import GatherDistancesAndRanges, GatherRowSums, run_here
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.plan import Tiling, build_task_bytes
-from gmkcf_dask.workflow import fit_gmkcf, stored_kernels
+from gmkcf_dask.workflow import stored_kernels
 
 pytestmark = pytest.mark.usefixtures("calm")
 

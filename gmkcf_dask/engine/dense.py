@@ -10,7 +10,14 @@ from typing import TypeVar
 import numpy as np
 
 from gmkcf_dask.blas import cores, one_blas_thread
-from gmkcf_dask.engine.operators import Floats, FusedAnswers, error_floor, finite
+from gmkcf_dask.engine.operators import (
+    Floats,
+    FusedAnswers,
+    error_floor,
+    finite,
+    in_order,
+    one_factor,
+)
 from gmkcf_dask.engine.tiles import (
     AnyFloats,
     FusedTiles,
@@ -18,13 +25,13 @@ from gmkcf_dask.engine.tiles import (
     Partial,
     as_factor,
     assemble,
+    assemble_each,
     error_factors,
     partial_errors,
     partial_product,
     partial_product_each,
 )
 from gmkcf_dask.kernels.store import KernelStore
-from gmkcf_dask.plan import Tiling
 
 DEFAULT_BLOCK = 512  # a tile of the rank-2k matrix then stays in cache while m kernels pass over it
 _THREADS_FROM = 400  # samples below which a product is over before a thread has started
@@ -81,13 +88,15 @@ class DenseKernels:
         sums = self.map_groups(lambda tiles: partial_errors(self._reader, m, tiles, F))
         return finite(self.traces + np.sum(sums, axis=0), "the reconstruction error")
 
-    def matmul_each(self, Zs: Floats) -> Floats:
-        Zs = Zs if Zs.ndim == 3 else Zs[None]
-        factors, m = as_factor(Zs, self._reader.dtype), len(self.names)
-        parts = self.map_groups(lambda tiles: partial_product_each(self._reader, m, tiles, factors))
-        return finite(
-            assemble_each(Partial.tree_sum(parts), self._reader.tiling, m, Zs.shape[2]), "K Z"
+    def matmul_each(self, Zs: Floats | Sequence[Floats], *, split: bool = False) -> list[Floats]:
+        Z, columns = one_factor(Zs, len(self.names))
+        factor = as_factor(Z, self._reader.dtype)
+        asked = {i: own for i, own in enumerate(columns) if own.stop > own.start}
+        parts = self.map_groups(
+            lambda tiles: partial_product_each(self._reader, asked, tiles, factor, split=split)
         )
+        found = assemble_each(Partial.tree_sum(parts), self._reader.tiling, asked, split=split)
+        return in_order(found, self.names, self.n_samples)
 
     def map_groups(self, work: Callable[[range], _T]) -> list[_T]:
         """The work on each group of tiles, on all cores; results in tile order."""
@@ -127,17 +136,3 @@ class DenseFusedKernel(FusedAnswers):
         )
         width = Z.shape[1] * (2 if split else 1)
         return finite(assemble(Partial.tree_sum(parts), reader.tiling, width), "K Z")
-
-
-def assemble_each(partial: Partial, tiling: Tiling, n_kernels: int, n_columns: int) -> Floats:
-    """Products of every kernel from their row blocks, shape (m, n, c)."""
-    return np.stack(
-        [
-            assemble(
-                Partial({i: partial.blocks[kernel, i] for i in range(tiling.n_blocks)}),
-                tiling,
-                n_columns,
-            )
-            for kernel in range(n_kernels)
-        ]
-    )

@@ -7,6 +7,7 @@ have n of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -79,10 +80,11 @@ class KernelStack(Protocol):
     def errors(self, U: Floats, V: Floats) -> Floats:
         """e_i = tr K^i − 2 tr(VᵀK^iU) + tr(UᵀK^iU VᵀV), shape (m,). One sweep over all kernels."""
 
-    def matmul_each(self, Zs: Floats) -> Floats:
-        """K^i Z_i for every kernel in one sweep, shape (m, n, c).
+    def matmul_each(self, Zs: Floats | Sequence[Floats], *, split: bool = False) -> list[Floats]:
+        """K^i Z_i for every kernel in one sweep, each of shape (n, c_i).
 
-        Zs has shape (n, c), the same for all kernels, or (m, n, c).
+        Zs is one array of shape (n, c) for all kernels, or m arrays of shape (n, c_i); a kernel
+        whose array has no columns is not read. `split` appends the products with K⁺: (n, 2c_i).
         """
 
 
@@ -113,6 +115,20 @@ class FusedAnswers(ABC):
     def diagonal(self) -> Floats:
         parts = [w * self._diagonal(i) for i, w in enumerate(self._weights) if w != 0]
         return np.asarray(sum(parts, np.zeros(self._n_samples)))
+
+
+def one_factor(Zs: Floats | Sequence[Floats], m: int) -> tuple[Floats, tuple[slice, ...]]:
+    """The factors of m kernels side by side, shape (n, c), and which columns each kernel has."""
+    if isinstance(Zs, np.ndarray) and Zs.ndim == 2:
+        return Zs, (slice(0, Zs.shape[1]),) * m
+    ends = np.cumsum([0, *(Z.shape[1] for Z in Zs)]).tolist()
+    return np.hstack(list(Zs)), tuple(map(slice, ends[:-1], ends[1:]))
+
+
+def in_order(found: Mapping[int, Floats], names: Sequence[str], n: int) -> list[Floats]:
+    """Products by kernel number as a list, (n, 0) for a kernel that was not asked."""
+    nothing = np.empty((n, 0))
+    return [finite(found.get(i, nothing), f"K Z of {name}") for i, name in enumerate(names)]
 
 
 def finite(values: Floats, what: str) -> Floats:

@@ -7,6 +7,7 @@ sums them in tile order: the result is the same bits on every scheduler.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +18,14 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 
-from gmkcf_dask.engine.dense import assemble_each
-from gmkcf_dask.engine.operators import Floats, FusedAnswers, error_floor, finite
+from gmkcf_dask.engine.operators import (
+    Floats,
+    FusedAnswers,
+    error_floor,
+    finite,
+    in_order,
+    one_factor,
+)
 from gmkcf_dask.engine.tiles import (
     SPLIT_EVERY,
     AnyFloats,
@@ -28,6 +35,7 @@ from gmkcf_dask.engine.tiles import (
     TileSource,
     as_factor,
     assemble,
+    assemble_each,
     error_factors,
     partial_errors,
     partial_product,
@@ -40,6 +48,9 @@ from gmkcf_dask.plan import Residency, Tiling
 
 Indices = npt.NDArray[np.int64]
 Boxes = npt.NDArray[np.object_]
+
+SUM_BYTES = 32 << 20
+"""What summing the partial products of several kernels may hold at once."""
 
 
 class TiledKernels:
@@ -90,8 +101,8 @@ class TiledKernels:
         return TiledFusedKernel(self, weights, self.residency if keep else "recompute")
 
     def single(self, i: int) -> TiledFusedKernel:
-        # reading one kernel again costs no more than reading a copy of it
-        return self.fuse(np.eye(len(self.names))[i], keep=False)
+        # reading one kernel again costs no more than reading a copy of it from disk
+        return self.fuse(np.eye(len(self.names))[i], keep=self.residency == "memory")
 
     def errors(self, U: Floats, V: Floats) -> Floats:
         m = len(self.names)
@@ -113,14 +124,40 @@ class TiledKernels:
         partial_sums = self._runner.compute(sums)
         return finite(self.traces + np.sum(partial_sums, axis=0), "the reconstruction error")
 
-    def matmul_each(self, Zs: Floats) -> Floats:
-        Zs = Zs if Zs.ndim == 3 else Zs[None]
-        m = len(self.names)
-        total = self.summed(
-            _product_each_task, self.factor(Zs), "znc", reader=self._reader, n_kernels=m
-        )
-        partial = unbox(self._runner.compute(total))
-        return finite(assemble_each(partial, self._reader.tiling, m, Zs.shape[2]), "K Z")
+    def matmul_each(self, Zs: Floats | Sequence[Floats], *, split: bool = False) -> list[Floats]:
+        Z, columns = one_factor(Zs, len(self.names))
+        found: dict[int, Floats] = {}
+        for kernels in self._within_memory(columns, split=split):
+            needed = np.unique(np.concatenate([np.r_[columns[i]] for i in kernels]))
+            first = int(needed[0])
+            own = {i: slice(columns[i].start - first, columns[i].stop - first) for i in kernels}
+            total = self.summed(
+                _product_each_task,
+                self.factor(Z[:, needed]),
+                "nc",
+                reader=self._reader,
+                columns=own,
+                split=split,
+            )
+            partial = unbox(self._runner.compute(total))
+            found |= assemble_each(partial, self._reader.tiling, own, split=split)
+        return in_order(found, self.names, self.n_samples)
+
+    def _within_memory(self, columns: Sequence[slice], *, split: bool) -> Iterator[list[int]]:
+        """Kernels whose products are summed in one graph; a kernel is in one only, so read once."""
+        group: list[int] = []
+        size = 0
+        for kernel, own in enumerate(columns):
+            width = (own.stop - own.start) * (2 if split else 1)
+            need = (SPLIT_EVERY + 1) * 8 * self.n_samples * width
+            if group and need and size + need > SUM_BYTES:
+                yield group
+                group, size = [], 0
+            if need:
+                group.append(kernel)
+                size += need
+        if group:
+            yield group
 
     # graph pieces
 
@@ -279,8 +316,10 @@ def _product_task(
     return box(partial_product(source, map(int, tiles), Z, tiling, split=split))
 
 
-def _product_each_task(tiles: Indices, Zs: AnyFloats, reader: TileReader, n_kernels: int) -> Boxes:
-    return box(partial_product_each(reader, n_kernels, map(int, tiles), Zs))
+def _product_each_task(
+    tiles: Indices, Z: AnyFloats, reader: TileReader, columns: dict[int, slice], split: bool
+) -> Boxes:
+    return box(partial_product_each(reader, columns, map(int, tiles), Z, split=split))
 
 
 def _errors_task(tiles: Indices, F: AnyFloats, reader: TileReader) -> Floats:

@@ -6,7 +6,7 @@ Products run in the tile's dtype; sums over tiles are float64.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -168,19 +168,24 @@ def partial_product(
 
 
 def partial_product_each(
-    reader: TileReader, n_kernels: int, tiles: Iterable[int], Zs: AnyFloats
+    reader: TileReader,
+    columns: Mapping[int, slice],
+    tiles: Iterable[int],
+    Z: AnyFloats,
+    *,
+    split: bool,
 ) -> Partial:
-    """The given tiles of every kernel i times Z_i; Zs has shape (1 or m, n, c)."""
+    """The given tiles of several kernels, each times its own columns of Z; keys (kernel, block)."""
     tiling = reader.tiling
     blocks: dict[Any, Floats] = {}
     for t in tiles:
         i, j = tiling.pair(t)
-        for kernel in range(n_kernels):
-            Z = Zs[min(kernel, len(Zs) - 1)]
+        for kernel, own in columns.items():
+            width = (own.stop - own.start) * (2 if split else 1)
             tile = reader.decoded(kernel, t)
-            _add(blocks, (kernel, i), tile, Z[tiling.rows(j)], Z.shape[1])
+            _add(blocks, (kernel, i), tile, Z[tiling.rows(j), own], width)
             if i != j:
-                _add(blocks, (kernel, j), tile.T, Z[tiling.rows(i)], Z.shape[1])
+                _add(blocks, (kernel, j), tile.T, Z[tiling.rows(i), own], width)
     return Partial(blocks)
 
 
@@ -217,6 +222,18 @@ def partial_errors(
             row_sums = np.einsum("ij,ij->i", S, reader.decoded(kernel, t))
             sums[kernel] += twice * row_sums.sum(dtype=np.float64)
     return sums
+
+
+def assemble_each(
+    partial: Partial, tiling: Tiling, columns: Mapping[int, slice], *, split: bool
+) -> dict[int, Floats]:
+    """The products of several kernels from their row blocks, each of shape (n, c_i)."""
+    found = {}
+    for kernel, own in columns.items():
+        blocks = {i: partial.blocks[kernel, i] for i in range(tiling.n_blocks)}
+        width = (own.stop - own.start) * (2 if split else 1)
+        found[kernel] = assemble(Partial(blocks), tiling, width)
+    return found
 
 
 def assemble(partial: Partial, tiling: Tiling, n_columns: int) -> Floats:

@@ -6,15 +6,16 @@ import numbers
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClusterMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
+from gmkcf_dask import workflow
 from gmkcf_dask.cluster import Resources, of_client, threads
 from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.corpus.validate import as_features, warn_about_zero_rows
@@ -24,11 +25,10 @@ from gmkcf_dask.events import Event, Listener
 from gmkcf_dask.kernels.build import KernelRequest
 from gmkcf_dask.kernels.specs import precomputed_specs, resolve_kernels
 from gmkcf_dask.kernels.store import KernelStore
-from gmkcf_dask.methods.factorize import SolverOptions
-from gmkcf_dask.methods.init import make_starts
+from gmkcf_dask.methods.base import Method
+from gmkcf_dask.methods.registry import make_method, parameters_of
 from gmkcf_dask.progress import Progress
 from gmkcf_dask.workflow import (
-    Clustering,
     build,
     dense_kernels,
     refuse_equal_rows,
@@ -38,35 +38,28 @@ from gmkcf_dask.workflow import (
 )
 
 if TYPE_CHECKING:
-    pass
+    from distributed import Client
+
+KERNELS = """
+    kernels : str, list or "precomputed", default="paper12"
+        Kernel names ("paper12", "rbf_1", "poly_a1_b2", "linear", "cosine"), specs, or callables
+        f(X_I, X_J) on two row blocks. A store knows a function by its name only."""
+
+KERNEL = """
+    kernel : str, spec, callable or "precomputed", default="mean"
+        One kernel by name; "mean" for the mean of the set paper12, or of all kernels of a store.
+        Of several precomputed kernels the mean is taken."""
 
 PARAMETERS = """
-    n_clusters : int, default=8
-        Clusters, and concepts: k.
-    {kernel_parameter}
-    normalization : {{"unit", "degree", "none"}}, default="unit"
+    normalization : {"unit", "degree", "none"}, default="unit"
         Of kernels computed from features: unit diagonal, D^-½ K D^-½, or none. Precomputed kernels
         are taken as they are; wrap one in `Precomputed` to have it normalised or scaled.
-    scaling : {{"minmax", "none"}}, default="minmax"
-        Of computed kernels: to [0, 1], or none (the solver handles mixed signs).
-    precision : {{"float32", "float64", "compact"}}, default="float32"
+    scaling : {"minmax", "none"}, default="minmax"
+        Of computed kernels: to [0, 1], or none.
+    precision : {"float32", "float64", "compact"}, default="float32"
         Of kernel entries; compact is 16-bit fixed point for kernels in [0, 1].
     block_size : int or "auto", default="auto"
         Edge of the tiles kernels are cut into.
-    n_init : int, default=1
-        Random restarts; the one of lowest objective is kept.
-    init : "random" or (U0, V0), default="random"
-        Start, each array of shape (n_samples, n_clusters).
-    polish : bool, default=True
-        Solve V exactly for the final U; False keeps the paper's literal V.
-    inner_iter : int, default=1
-        (U, V) rounds per iteration (for GMKCF: per weight step).
-    v_steps : int, default=1
-        V steps per U step; they cost no pass over the kernels.
-    max_iter : int, default=500
-        Iterations at most.
-    tol : float, default=1e-5
-        Stop when the objective falls by no more than this fraction.
     random_state : int, RandomState or None
         Seed of the starts and of K-means.
     store : path, optional
@@ -84,8 +77,6 @@ ATTRIBUTES = """
     labels_ : ndarray of int, shape (n_samples,)
     kernel_weights_ : ndarray, shape (n_kernels,)
     kernel_names_ : tuple of str
-    U_, V_ : ndarray, shape (n_samples, n_clusters)
-        Factors, columns scaled so that diag(UᵀK_wU) = 1. Rows of V_ are the new representation.
     objective_history_ : ndarray, shape (n_iter_ + 1,)
         Objective of the kept run, its start first.
     n_iter_ : int
@@ -96,16 +87,39 @@ ATTRIBUTES = """
         Columns of X, where features were given."""
 
 
-class KernelFactorization(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
-    """What GMKCF and KCF have in common."""
+@dataclass(eq=False, repr=False)
+class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
+    """What all estimators have in common. Fields are the parameters scikit-learn sees."""
+
+    method_name: ClassVar[str]
+
+    n_clusters: int = 8
+    _: KW_ONLY
+    normalization: str = "unit"
+    scaling: str = "minmax"
+    precision: str = "float32"
+    block_size: int | str = "auto"
+    random_state: Any = None
+    store: str | Path | None = None
+    client: Client | None = None
+    callbacks: Sequence[Callable[[Event], object]] | None = None
+    verbose: int = 0
 
     @abstractmethod
     def _requested_kernels(self) -> object:
         """Kernels to be built from features, or "precomputed"."""
 
     @abstractmethod
-    def _cluster(self, stack: KernelStack, options: SolverOptions, **how: Any) -> Clustering:
-        """Run the method on an operator."""
+    def _used_kernel(self) -> str:
+        """The kernel a single-kernel method is to use; any name for other methods."""
+
+    @abstractmethod
+    def _names_wanted(self) -> tuple[str, ...] | None:
+        """Kernel names that were asked for, or None where the default was left."""
+
+    def _method(self) -> Method:
+        names = parameters_of(self.method_name)
+        return make_method(self.method_name, **{name: getattr(self, name) for name in names})
 
     def fit(self, X: Any, y: object = None) -> Any:
         """Cluster samples.
@@ -121,56 +135,38 @@ class KernelFactorization(ClusterMixin, BaseEstimator, ABC):  # type: ignore[mis
         -------
         self
         """
-        options = SolverOptions(
-            n_clusters=self.n_clusters,
-            inner_iter=self.inner_iter,
-            v_steps=self.v_steps,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            polish=self.polish,
-        )
+        method = self._method()
         seed = seed_of(self.random_state)
         self._check_types()
         listen, close = _listeners(self.callbacks, self.verbose)
         try:
-            stack = self._stack(X, options, listen)
-            found = self._cluster(
-                stack,
-                options,
-                seed=seed,
-                n_init=self.n_init,
-                init=self.init,
-                listen=listen,
-            )
+            stack = self._stack(X, method, listen)
+            (found,) = workflow.fit(stack, method, [seed], [self._used_kernel()], listen)
         finally:
             close()
         self.labels_ = found.labels
-        self.U_, self.V_ = found.U, found.V
         self.kernel_weights_ = found.weights
         self.kernel_names_ = found.kernel_names
         self.objective_history_ = np.asarray(found.history)
         self.n_iter_ = found.n_iter
         self.converged_ = found.converged
         self.runs_ = found.runs
+        for name, values in found.factors.items():
+            setattr(self, f"{name}_", values)
         return self
 
-    def fit_transform(self, X: Any, y: object = None) -> npt.NDArray[np.float64]:
-        """Fit, and return the new representation V, shape (n_samples, n_clusters)."""
-        V: npt.NDArray[np.float64] = self.fit(X, y).V_
-        return V
-
-    def _stack(self, X: Any, options: SolverOptions, listen: Listener) -> KernelStack:
+    def _stack(self, X: Any, method: Method, listen: Listener) -> KernelStack:
         if isinstance(X, str | Path):
             X = KernelStore.open(X)
         if isinstance(X, KernelStore):
-            self._check(options, X.n_samples)
+            method.check_samples(X.n_samples)
             self._refuse_other_parameters(X)
             self.__dict__.pop("n_features_in_", None)  # of an earlier fit on features
             resources = self._resources()
-            plan = store_plan(X, options.n_clusters, resources)
+            plan = store_plan(X, method.n_clusters, resources)
             return stored_kernels(X, plan, resources)
         request = self._request(X)
-        self._check(options, request.n_samples)
+        method.check_samples(request.n_samples)
         if self.store is None:
             if self.client is not None:
                 warnings.warn(
@@ -180,7 +176,7 @@ class KernelFactorization(ClusterMixin, BaseEstimator, ABC):  # type: ignore[mis
                 )
             return dense_kernels(request, listen)
         resources, path = self._resources(), Path(self.store)
-        plan = request_plan(request, options.n_clusters, resources, path)
+        plan = request_plan(request, method.n_clusters, resources, path)
         store = build(path, request, plan, resources, listen)
         return stored_kernels(store, plan, resources)
 
@@ -214,10 +210,6 @@ class KernelFactorization(ClusterMixin, BaseEstimator, ABC):  # type: ignore[mis
                 "parameters at their defaults to take the store as it is"
             )
 
-    @abstractmethod
-    def _names_wanted(self) -> tuple[str, ...] | None:
-        """Kernel names that were asked for, or None where the default was left."""
-
     def __sklearn_clone__(self) -> Any:
         """A clone talks to the same cluster: a client cannot be copied."""
         parameters = self.get_params(deep=False)
@@ -228,13 +220,8 @@ class KernelFactorization(ClusterMixin, BaseEstimator, ABC):  # type: ignore[mis
         """A saved model forgets its client, which is a connection and not a parameter's value."""
         return {**super().__getstate__(), "client": None}
 
-    def _check(self, options: SolverOptions, n: int) -> None:
-        """Everything that can be refused is refused before kernels are built."""
-        options.check_samples(n)
-        make_starts(n, options.n_clusters, 0, self.n_init, self.init)
-
     def _request(self, X: Any) -> KernelRequest:
-        how = {
+        how: dict[str, Any] = {
             "normalization": self.normalization,
             "scaling": self.scaling,
             "precision": self.precision,

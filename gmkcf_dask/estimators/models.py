@@ -1,24 +1,109 @@
-"""The estimators: their parameters, and which method they call."""
+"""The estimators: their parameters, and the method each of them stands for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
 
-from gmkcf_dask.engine.operators import KernelStack
+import numpy as np
+import numpy.typing as npt
+
 from gmkcf_dask.errors import InputError
-from gmkcf_dask.estimators.base import ATTRIBUTES, PARAMETERS, KernelFactorization
-from gmkcf_dask.events import Event
+from gmkcf_dask.estimators.base import ATTRIBUTES, KERNEL, KERNELS, PARAMETERS, KernelClusterer
 from gmkcf_dask.kernels.specs import resolve_kernels
-from gmkcf_dask.methods.factorize import SolverOptions
-from gmkcf_dask.workflow import Clustering, fit_gmkcf, fit_kcf
+from gmkcf_dask.methods.base import MEAN
 
-if TYPE_CHECKING:
-    from distributed import Client
+FACTORIZATION = """
+    n_init : int, default=1
+        Random restarts; the one of lowest objective is kept.
+    init : "random", "spectral" or (U0, V0), default="random"
+        Random factors; or normalised-cut eigenvectors made non-negative, the same for every seed;
+        or arrays of shape (n_samples, n_clusters).
+    polish : bool, default=True
+        Solve V exactly for the final U; False keeps the paper's literal V.
+    inner_iter : int, default=1
+        (U, V) rounds per iteration (for GMKCF: per weight step).
+    v_steps : int, default=1
+        V steps per U step; they cost no pass over the kernels.
+    max_iter : int, default=500
+        Iterations at most.
+    tol : float, default=1e-5
+        Stop when the objective falls by no more than this fraction."""
+
+FACTORS = """
+    U_, V_ : ndarray, shape (n_samples, n_clusters)
+        Factors, columns scaled so that diag(UᵀK_wU) = 1. Rows of V_ are the new representation."""
+
+EMBEDDING = """
+    embedding_ : ndarray, shape (n_samples, n_clusters)
+        Eigenvectors, rows at unit length."""
 
 
-class GMKCF(KernelFactorization):
+@dataclass(eq=False, repr=False)
+class MultipleKernelClusterer(KernelClusterer):
+    """Uses all kernels at once."""
+
+    _: KW_ONLY
+    kernels: Any = "paper12"
+
+    def _requested_kernels(self) -> object:
+        return self.kernels
+
+    def _used_kernel(self) -> str:
+        return MEAN
+
+    def _names_wanted(self) -> tuple[str, ...] | None:
+        if isinstance(self.kernels, str) and self.kernels in ("paper12", "precomputed"):
+            return None
+        return tuple(spec.name for spec in resolve_kernels(self.kernels))
+
+
+@dataclass(eq=False, repr=False)
+class SingleKernelClusterer(KernelClusterer):
+    """Uses one kernel, or the mean of several."""
+
+    _: KW_ONLY
+    kernel: Any = MEAN
+
+    def _requested_kernels(self) -> object:
+        self._used_kernel()
+        return "paper12" if isinstance(self.kernel, str) and self.kernel == MEAN else self.kernel
+
+    def _names_wanted(self) -> tuple[str, ...] | None:
+        return None  # one of the store's kernels, or their mean
+
+    def _used_kernel(self) -> str:
+        if isinstance(self.kernel, str) and self.kernel in (MEAN, "precomputed"):
+            return MEAN
+        specs = resolve_kernels(self.kernel)
+        if len(specs) != 1:
+            raise InputError(
+                f"kernel must be one kernel or 'mean', not {len(specs)} kernels (GMKCF takes many)"
+            )
+        return specs[0].name
+
+
+@dataclass(eq=False, repr=False)
+class Factorization(KernelClusterer):
+    """Learns U and V."""
+
+    _: KW_ONLY
+    n_init: int = 1
+    init: Any = "random"
+    polish: bool = True
+    inner_iter: int = 1
+    v_steps: int = 1
+    max_iter: int = 500
+    tol: float = 1e-5
+
+    def fit_transform(self, X: Any, y: object = None) -> npt.NDArray[np.float64]:
+        """Fit, and return the new representation V, shape (n_samples, n_clusters)."""
+        V: npt.NDArray[np.float64] = self.fit(X, y).V_
+        return V
+
+
+@dataclass(eq=False, repr=False)
+class GMKCF(MultipleKernelClusterer, Factorization):
     __doc__ = f"""Multiple-kernel concept factorization with learned kernel weights.
 
     Minimises Σ w_i² e_i(U, V) over non-negative U, V and weights w on the simplex, where e_i is the
@@ -26,16 +111,12 @@ class GMKCF(KernelFactorization):
     the rows of V. Nothing is to be tuned but k.
 
     Parameters
-    ----------{
-        PARAMETERS.format(
-            kernel_parameter='''kernels : str, list or "precomputed", default="paper12"
-        Kernel names ("paper12", "rbf_1", "poly_a1_b2", "linear", "cosine"), specs, or callables
-        f(X_I, X_J) on two row blocks. A store knows a function by its name only.'''
-        )
-    }
+    ----------
+    n_clusters : int, default=8
+        Clusters: k.{KERNELS}{FACTORIZATION}{PARAMETERS}
 
     Attributes
-    ----------{ATTRIBUTES}
+    ----------{ATTRIBUTES}{FACTORS}
 
     References
     ----------
@@ -52,74 +133,22 @@ class GMKCF(KernelFactorization):
     [20, 20]
     """
 
-    def __init__(
-        self,
-        n_clusters: int = 8,
-        *,
-        kernels: Any = "paper12",
-        normalization: str = "unit",
-        scaling: str = "minmax",
-        precision: str = "float32",
-        block_size: int | str = "auto",
-        n_init: int = 1,
-        init: Any = "random",
-        polish: bool = True,
-        inner_iter: int = 1,
-        v_steps: int = 1,
-        max_iter: int = 500,
-        tol: float = 1e-5,
-        random_state: Any = None,
-        store: str | Path | None = None,
-        client: Client | None = None,
-        callbacks: Sequence[Callable[[Event], object]] | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.kernels = kernels
-        self.normalization = normalization
-        self.scaling = scaling
-        self.precision = precision
-        self.block_size = block_size
-        self.n_init = n_init
-        self.init = init
-        self.polish = polish
-        self.inner_iter = inner_iter
-        self.v_steps = v_steps
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.store = store
-        self.client = client
-        self.callbacks = callbacks
-        self.verbose = verbose
-
-    def _requested_kernels(self) -> object:
-        return self.kernels
-
-    def _names_wanted(self) -> tuple[str, ...] | None:
-        if isinstance(self.kernels, str) and self.kernels in ("paper12", "precomputed"):
-            return None
-        return tuple(spec.name for spec in resolve_kernels(self.kernels))
-
-    def _cluster(self, stack: KernelStack, options: SolverOptions, **how: Any) -> Clustering:
-        return fit_gmkcf(stack, options, **how)
+    method_name: ClassVar[str] = "gmkcf"
 
 
-class KCF(KernelFactorization):
+@dataclass(eq=False, repr=False)
+class KCF(SingleKernelClusterer, Factorization):
     __doc__ = f"""Concept factorization with one kernel, or with the equal-weight mean of several.
 
+    With kernel="linear" this is plain concept factorization (CF).
+
     Parameters
-    ----------{
-        PARAMETERS.format(
-            kernel_parameter='''kernel : str, spec, callable or "precomputed", default="mean"
-        One kernel by name; "mean" for the mean of the set paper12, or of all kernels of a store.
-        Of several precomputed kernels the mean is taken. With kernel="linear" this is plain concept
-        factorization (CF).'''
-        )
-    }
+    ----------
+    n_clusters : int, default=8
+        Clusters: k.{KERNEL}{FACTORIZATION}{PARAMETERS}
 
     Attributes
-    ----------{ATTRIBUTES}
+    ----------{ATTRIBUTES}{FACTORS}
 
     Examples
     --------
@@ -127,68 +156,171 @@ class KCF(KernelFactorization):
     >>> from gmkcf_dask import KCF
     >>> rng = np.random.default_rng(0)
     >>> X = np.vstack([rng.normal(c, 0.3, (20, 2)) for c in ([0, 3], [3, 0])])
-    >>> sorted(np.bincount(KCF(2, kernel="rbf_1", random_state=0).fit_predict(X)).tolist())
+    >>> model = KCF(2, kernel="rbf_1", random_state=0).fit(X)
+    >>> sorted(np.bincount(model.labels_).tolist())
     [20, 20]
     """
 
-    def __init__(
-        self,
-        n_clusters: int = 8,
-        *,
-        kernel: Any = "mean",
-        normalization: str = "unit",
-        scaling: str = "minmax",
-        precision: str = "float32",
-        block_size: int | str = "auto",
-        n_init: int = 1,
-        init: Any = "random",
-        polish: bool = True,
-        inner_iter: int = 1,
-        v_steps: int = 1,
-        max_iter: int = 500,
-        tol: float = 1e-5,
-        random_state: Any = None,
-        store: str | Path | None = None,
-        client: Client | None = None,
-        callbacks: Sequence[Callable[[Event], object]] | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.kernel = kernel
-        self.normalization = normalization
-        self.scaling = scaling
-        self.precision = precision
-        self.block_size = block_size
-        self.n_init = n_init
-        self.init = init
-        self.polish = polish
-        self.inner_iter = inner_iter
-        self.v_steps = v_steps
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.store = store
-        self.client = client
-        self.callbacks = callbacks
-        self.verbose = verbose
+    method_name: ClassVar[str] = "kcf"
 
-    def _requested_kernels(self) -> object:
-        return "paper12" if self._chosen() == "mean" else self.kernel
 
-    def _names_wanted(self) -> tuple[str, ...] | None:
-        return None  # one of the store's kernels, or their mean
+@dataclass(eq=False, repr=False)
+class KernelKMeans(SingleKernelClusterer):
+    __doc__ = f"""Kernel k-means with one kernel, or with the equal-weight mean of several.
 
-    def _chosen(self) -> str:
-        """ "mean", "precomputed", or the name of the one kernel that was asked for."""
-        if isinstance(self.kernel, str) and self.kernel in ("mean", "precomputed"):
-            return self.kernel
-        specs = resolve_kernels(self.kernel)
-        if len(specs) != 1:
-            raise InputError(
-                f"kernel must be one kernel or 'mean', not {len(specs)} kernels (GMKCF takes many)"
-            )
-        return specs[0].name
+    Starts from k random samples; a cluster that loses all its samples takes the farthest one.
 
-    def _cluster(self, stack: KernelStack, options: SolverOptions, **how: Any) -> Clustering:
-        chosen = self._chosen()
-        return fit_kcf(stack, options, kernel="mean" if chosen == "precomputed" else chosen, **how)
+    Parameters
+    ----------
+    n_clusters : int, default=8
+        Clusters: k.{KERNEL}
+    n_init : int, default=1
+        Random restarts; the one of lowest objective is kept.
+    max_iter : int, default=100
+        Iterations at most.{PARAMETERS}
+
+    Attributes
+    ----------{ATTRIBUTES}
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gmkcf_dask import KernelKMeans
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.vstack([rng.normal(c, 0.3, (20, 2)) for c in ([0, 3], [3, 0])])
+    >>> model = KernelKMeans(2, kernel="rbf_1", n_init=3, random_state=0).fit(X)
+    >>> sorted(np.bincount(model.labels_).tolist())
+    [20, 20]
+    """
+
+    method_name: ClassVar[str] = "kkm"
+
+    _: KW_ONLY
+    n_init: int = 1
+    max_iter: int = 100
+
+
+@dataclass(eq=False, repr=False)
+class KernelSpectralClustering(SingleKernelClusterer):
+    __doc__ = f"""Spectral clustering with one kernel, or with the equal-weight mean of several.
+
+    Eigenvectors come from products with the kernel alone, at most 60 of them, so a kernel that does
+    not fit into memory will do.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+        Clusters: k.{KERNEL}
+    laplacian : {{"symmetric", "unnormalized"}}, default="symmetric"
+        Top-k eigenvectors of D^-½ K D^-½, or the k smallest of D − K.{PARAMETERS}
+
+    Attributes
+    ----------{ATTRIBUTES}{EMBEDDING}
+    eigenvalues_ : ndarray, shape (n_clusters,)
+        Of the Laplacian, smallest first.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gmkcf_dask import KernelSpectralClustering
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.vstack([rng.normal(c, 0.3, (20, 2)) for c in ([0, 3], [3, 0])])
+    >>> model = KernelSpectralClustering(2, kernel="rbf_1", random_state=0).fit(X)
+    >>> sorted(np.bincount(model.labels_).tolist())
+    [20, 20]
+    """
+
+    method_name: ClassVar[str] = "sc"
+
+    _: KW_ONLY
+    laplacian: str = "symmetric"
+
+
+@dataclass(eq=False, repr=False)
+class CoregSpectralClustering(MultipleKernelClusterer):
+    __doc__ = f"""Co-regularised spectral clustering of several kernels, centroid form.
+
+    Every kernel has its own eigenvectors, drawn towards a common set, which is clustered.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+        Clusters: k.{KERNELS}
+    lam : float, default=0.1
+        How strongly they are drawn together.
+    max_iter : int, default=10
+        Rounds at most.{PARAMETERS}
+
+    Attributes
+    ----------{ATTRIBUTES}{EMBEDDING}
+
+    References
+    ----------
+    Kumar, Rai, Daumé: Co-regularized multi-view spectral clustering, 2011.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gmkcf_dask import CoregSpectralClustering
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.vstack([rng.normal(c, 0.3, (20, 2)) for c in ([0, 3], [3, 0])])
+    >>> model = CoregSpectralClustering(2, kernels=["rbf_1", "cosine"], random_state=0).fit(X)
+    >>> sorted(np.bincount(model.labels_).tolist())
+    [20, 20]
+    """
+
+    method_name: ClassVar[str] = "coreg"
+
+    _: KW_ONLY
+    lam: float = 0.1
+    max_iter: int = 10
+
+
+@dataclass(eq=False, repr=False)
+class RobustMultipleKernelKMeans(MultipleKernelClusterer):
+    __doc__ = f"""Multiple-kernel k-means with learned weights and the ℓ2,1 norm.
+
+    Distances count by their root, so that samples far from every centre weigh less.
+
+    Parameters
+    ----------
+    n_clusters : int, default=8
+        Clusters: k.{KERNELS}
+    gamma : float, default=0.3
+        Between 0 and 1: small values favour few kernels.
+    restart_inner : bool, default=False
+        Cluster anew after every weight step, best of two random starts, as the authors did: the
+        objective may then rise, and labels seldom settle.
+    n_init : int, default=1
+        Random restarts; the one of lowest objective is kept.
+    max_iter : int, default=50
+        Weight steps at most.
+    inner_iter : int, default=30
+        Cluster steps per weight step at most.{PARAMETERS}
+
+    Attributes
+    ----------{ATTRIBUTES}
+
+    References
+    ----------
+    Du et al.: Robust multiple kernel k-means using ℓ2,1-norm, 2015.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gmkcf_dask import RobustMultipleKernelKMeans
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.vstack([rng.normal(c, 0.3, (20, 2)) for c in ([0, 3], [3, 0])])
+    >>> model = RobustMultipleKernelKMeans(2, kernels=["rbf_1"], random_state=0).fit(X)
+    >>> sorted(np.bincount(model.labels_).tolist())
+    [20, 20]
+    """
+
+    method_name: ClassVar[str] = "rmkkm"
+
+    _: KW_ONLY
+    gamma: float = 0.3
+    restart_inner: bool = False
+    n_init: int = 1
+    max_iter: int = 50
+    inner_iter: int = 30

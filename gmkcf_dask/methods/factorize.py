@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,9 @@ from sklearn.exceptions import ConvergenceWarning
 from gmkcf_dask.engine.operators import FusedKernel
 from gmkcf_dask.errors import InputError, NotPositiveError, NumericsWarning
 from gmkcf_dask.methods import updates
-from gmkcf_dask.methods.init import Start
+from gmkcf_dask.methods.base import check_whole
+from gmkcf_dask.methods.init import Init, Start, make_starts
+from gmkcf_dask.methods.steps import Ask, Products, Steps
 
 Floats = npt.NDArray[np.float64]
 
@@ -40,6 +42,9 @@ class SolverOptions:
         Stop when (J_old − J_new) / J_new is at most this.
     polish : bool
         Solve V exactly at the end.
+    n_init : int
+        Random restarts; the one of lowest objective is kept.
+    init : "random", "spectral" or (U0, V0)
     """
 
     n_clusters: int
@@ -48,21 +53,27 @@ class SolverOptions:
     max_iter: int = 500
     tol: float = 1e-5
     polish: bool = True
+    n_init: int = 1
+    init: Init = "random"
 
     def __post_init__(self) -> None:
-        for name in ("n_clusters", "inner_iter", "v_steps", "max_iter"):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-                raise InputError(f"{name} must be a whole number of at least 1, not {value!r}")
+        check_whole(
+            n_clusters=self.n_clusters,
+            inner_iter=self.inner_iter,
+            v_steps=self.v_steps,
+            max_iter=self.max_iter,
+        )
         if not isinstance(self.tol, int | float | np.floating) or not self.tol >= 0:
             raise InputError(f"tol must be 0 or more, not {self.tol!r}")
 
-    def check_samples(self, n: int) -> None:
-        """Refuse more clusters than samples."""
-        if n < self.n_clusters:
-            raise InputError(
-                f"n_samples={n} should be >= n_clusters={self.n_clusters}: ask for fewer clusters"
-            )
+    def starts(self, n: int, seed: int) -> Iterable[Start | None]:
+        """Where the restarts of a seed begin; None where the kernel decides."""
+        return make_starts(n, self.n_clusters, seed, self.n_init, self.init)
+
+    @property
+    def seeded(self) -> bool:
+        """Whether anything before K-means depends on the seed."""
+        return isinstance(self.init, str) and self.init == "random"
 
 
 @dataclass(frozen=True)
@@ -94,28 +105,15 @@ class Factorization:
         return self.history[-1]
 
 
-@dataclass(frozen=True)
-class Products:
-    """K_w Z, and K_w⁺ Z where signs are mixed. Shapes (n, c)."""
-
-    full: Floats
-    positive: Floats | None
-
-    def columns(self, where: slice) -> Products:
-        positive = None if self.positive is None else self.positive[:, where]
-        return Products(self.full[:, where], positive)
+def multiply(kernel: FusedKernel, Z: Floats) -> Steps[Products]:
+    """The products a step needs, in one sweep."""
+    answer = yield Ask(Z, split=not kernel.nonnegative)
+    return answer
 
 
-def multiply(fused: FusedKernel, Z: Floats) -> Products:
-    """The products a step needs, in one sweep over the fused kernel."""
-    if fused.nonnegative:
-        return Products(fused.matmul(Z), None)
-    return Products(*fused.split_matmul(Z))
-
-
-def first_products(fused: FusedKernel, U: Floats, V: Floats) -> tuple[Products, Products]:
+def first_products(kernel: FusedKernel, U: Floats, V: Floats) -> Steps[tuple[Products, Products]]:
     """K_wU and K_wV together: with a new fused kernel this is its one sweep over all kernels."""
-    both = multiply(fused, np.hstack([U, V]))
+    both = yield from multiply(kernel, np.hstack([U, V]))
     k = U.shape[1]
     return both.columns(slice(0, k)), both.columns(slice(k, 2 * k))
 
@@ -146,8 +144,8 @@ def step_V(V: Floats, U: Floats, KU: Products, v_steps: int) -> Floats:
 
 
 def alternate(
-    fused: FusedKernel, start: Start, KU: Products, KV: Products, options: SolverOptions
-) -> tuple[Floats, Floats, Products]:
+    kernel: FusedKernel, start: Start, KU: Products, KV: Products, options: SolverOptions
+) -> Steps[tuple[Floats, Floats, Products]]:
     """`inner_iter` rounds of U and V on a fixed K_w; K_wU passes from each round to the next.
 
     Returns U, V and K_wU of that U.
@@ -155,9 +153,9 @@ def alternate(
     U, V = start
     for round_ in range(options.inner_iter):
         if round_:
-            KV = multiply(fused, V)
+            KV = yield from multiply(kernel, V)
         U = step_U(U, V, KU, KV)
-        KU = multiply(fused, U)
+        KU = yield from multiply(kernel, U)
         V = step_V(V, U, KU, options.v_steps)
     return U, V, KU
 
@@ -205,12 +203,11 @@ def warn_not_converged(options: SolverOptions, history: Sequence[float], *, rise
     )
 
 
-def finish(fused: FusedKernel, run: Factorization, *, polish: bool) -> tuple[Floats, Floats]:
-    """Exact V if wanted, then columns scaled so that diag(UᵀK_wU) = 1. One sweep.
+def finish(run: Factorization, KU: Floats, *, polish: bool) -> Factorization:
+    """Exact V if wanted, then columns scaled so that diag(UᵀK_wU) = 1; KU is K_wU of the final w.
 
     K-means sees V, so the scale of its columns matters; J does not change with it.
     """
-    KU = fused.matmul(run.U)
     UtKU = symmetric_product(run.U, KU)
     V = updates.solve_V(KU, UtKU, run.V) if polish else run.V
     if V is None:
@@ -222,4 +219,4 @@ def finish(fused: FusedKernel, run: Factorization, *, polish: bool) -> tuple[Flo
             stacklevel=3,
         )
     s = updates.column_scale(UtKU)
-    return run.U / s, V * s
+    return replace(run, U=run.U / s, V=V * s)

@@ -9,17 +9,25 @@ the fused one, the first of which comes with fusing; three graphs.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
+from gmkcf_dask.blas import one_blas_thread
 from gmkcf_dask.engine.operators import KernelStack
 from gmkcf_dask.errors import NumericsWarning
 from gmkcf_dask.events import IterationDone, Listener, ignore
 from gmkcf_dask.methods import updates
+from gmkcf_dask.methods.assign import kmeans_labels
+from gmkcf_dask.methods.base import Clustering, MultipleKernelMethod, RunSummary
 from gmkcf_dask.methods.factorize import (
     Factorization,
+    Floats,
     SolverOptions,
     alternate,
+    finish,
     first_products,
     has_risen,
     refuse_negative,
@@ -27,12 +35,74 @@ from gmkcf_dask.methods.factorize import (
     symmetric_product,
     warn_not_converged,
 )
-from gmkcf_dask.methods.init import Start
+from gmkcf_dask.methods.init import Start, spectral_start
+from gmkcf_dask.methods.steps import alone
+
+
+@dataclass(frozen=True)
+class Gmkcf(SolverOptions, MultipleKernelMethod):
+    """Concept factorization with learned kernel weights, and K-means on V."""
+
+    name: ClassVar[str] = "gmkcf"
+
+    def check_samples(self, n: int) -> None:
+        super().check_samples(n)
+        self.starts(n, 0)
+
+    def fit(
+        self, stack: KernelStack, seeds: Sequence[int], listen: Listener = ignore
+    ) -> list[Clustering]:
+        self.check_samples(stack.n_samples)
+        found: list[Clustering] = []
+        for seed in seeds:
+            if found and not self.seeded:  # only K-means differs
+                labels = kmeans_labels(found[0].V, self.n_clusters, seed)
+                found.append(replace(found[0], labels=labels, seed=seed))
+            else:
+                found.append(self._fit_seed(stack, seed, listen))
+        return found
+
+    def _fit_seed(self, stack: KernelStack, seed: int, listen: Listener) -> Clustering:
+        best: Factorization | None = None
+        runs: list[RunSummary] = []
+        with one_blas_thread():
+            for r, start in enumerate(self.starts(stack.n_samples, seed)):
+                run = gmkcf(stack, start, self, listen, (r, self.n_init))
+                runs.append(RunSummary.of(run))
+                if best is None or run.objective < best.objective:
+                    best = run
+            assert best is not None
+            KU = stack.fuse(best.w**2, keep=False).matmul(best.U)
+            done = finish(best, KU, polish=self.polish)
+        warn_if_one_kernel_has_it_all(stack.names, done.w)
+        return Clustering(
+            kmeans_labels(done.V, self.n_clusters, seed),
+            done.w,
+            stack.names,
+            done.history,
+            done.converged,
+            tuple(runs),
+            seed,
+            {"U": done.U, "V": done.V},
+        )
+
+
+def warn_if_one_kernel_has_it_all(names: Sequence[str], w: Floats) -> None:
+    """Say so when the others hardly count."""
+    top = int(w.argmax())
+    if len(w) > 1 and w[top] > 0.9:
+        warnings.warn(
+            f"kernel {names[top]} has {w[top]:.0%} of the weight: GMKCF favours the kernel that is "
+            "easiest to reproduce, which need not be the best; compare with KCF on the mean of the "
+            "kernels, or leave it out",
+            NumericsWarning,
+            stacklevel=4,
+        )
 
 
 def gmkcf(
     stack: KernelStack,
-    start: Start,
+    start: Start | None,
     options: SolverOptions,
     listen: Listener = ignore,
     restart: tuple[int, int] = (0, 1),
@@ -42,7 +112,7 @@ def gmkcf(
     Parameters
     ----------
     stack : KernelStack
-    start : (U0, V0), each of shape (n, k)
+    start : (U0, V0), each of shape (n, k); None for the spectral start
     options : SolverOptions
     listen : callable
         Gets an `IterationDone` after every iteration.
@@ -51,19 +121,19 @@ def gmkcf(
     """
     m = len(stack.names)
     floor = stack.error_floor * stack.traces
-    U, V = start
     w = np.full(m, 1.0 / m)
+    U, V = _spectral_start(stack, w, options.n_clusters) if start is None else start
     history: list[float] = []
     floored: set[str] = set()
     converged = risen = False
     for iteration in range(1, options.max_iter + 1):
         fused = stack.fuse(w**2)
         try:
-            KU, KV = first_products(fused, U, V)
+            KU, KV = alone(first_products(fused, U, V), fused)
             if not history:
                 UtKU = symmetric_product(U, KU.full)
                 history.append(updates.objective(fused.trace, V, KU.full, UtKU))
-            U, V, _ = alternate(fused, (U, V), KU, KV, options)
+            U, V, _ = alone(alternate(fused, (U, V), KU, KV, options), fused)
         finally:
             fused.release()
 
@@ -98,3 +168,11 @@ def gmkcf(
             stacklevel=2,
         )
     return Factorization(U, V, w, tuple(history), converged)
+
+
+def _spectral_start(stack: KernelStack, w: Floats, k: int) -> Start:
+    fused = stack.fuse(w**2)
+    try:
+        return alone(spectral_start(fused, k, stack.error_floor), fused)
+    finally:
+        fused.release()

@@ -2,32 +2,73 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.exceptions import ConvergenceWarning
 
-from gmkcf_dask.errors import InputError
+from gmkcf_dask.engine.operators import FusedKernel
+from gmkcf_dask.errors import InputError, NumericsWarning
+from gmkcf_dask.methods.assign import kmeans_labels
+from gmkcf_dask.methods.base import check_whole
+from gmkcf_dask.methods.spectral import embed, unit_rows
+from gmkcf_dask.methods.steps import Steps
 
 Floats = npt.NDArray[np.float64]
 Start = tuple[Floats, Floats]
 
 
-Init = Literal["random"] | tuple[npt.ArrayLike, npt.ArrayLike]
+Init = Literal["random", "spectral"] | tuple[npt.ArrayLike, npt.ArrayLike]
+LIFT = 0.2
+"""What is added to every entry of a spectral start, relative to a full membership of 1."""
 
 
-def make_starts(n: int, k: int, seed: int, n_init: int, init: Init) -> Iterable[Start]:
-    """The starts of all restarts. What the user gave is checked here and now, before any work."""
-    if not isinstance(n_init, int | np.integer) or isinstance(n_init, bool) or n_init < 1:
-        raise InputError(f"n_init must be a whole number of at least 1, not {n_init!r}")
+def make_starts(n: int, k: int, seed: int, n_init: int, init: Init) -> Iterable[Start | None]:
+    """The starts of all restarts. What the user gave is checked here and now, before any work.
+
+    None stands for the spectral start, which needs the kernel.
+    """
+    check_whole(n_init=n_init)
     if isinstance(init, str) and init == "random":
         return random_starts(n, k, seed, n_init)
-    if not isinstance(init, tuple | list) or len(init) != 2:
-        raise InputError(f"init must be 'random' or a pair (U0, V0), not {init!r}")
+    start = None
+    if not isinstance(init, str) or init != "spectral":
+        if not isinstance(init, tuple | list) or len(init) != 2:
+            raise InputError(f"init must be 'random', 'spectral' or a pair (U0, V0), not {init!r}")
+        start = given_start(*init, n, k)
     if n_init != 1:
         raise InputError("n_init must be 1 with a given start: every restart would be the same")
-    return [given_start(*init, n, k)]
+    return [start]
+
+
+def spectral_start(kernel: FusedKernel, k: int, rounding: float) -> Steps[Start]:
+    """Normalised-cut eigenvectors, rotated towards memberships and made non-negative.
+
+    Nothing depends on a seed. Sweeps as in spectral clustering.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a start need not be exact
+        found = yield from embed(kernel, k, "symmetric", rounding)
+    return start_from_vectors(found.vectors)
+
+
+def start_from_vectors(vectors: Floats) -> Start:
+    """U0 and V0 from orthonormal vectors, each of shape (n, k).
+
+    V0 are the unit rows, turned by the rotation that takes the centres of their clusters nearest to
+    the unit vectors, clipped at zero and lifted. Columns of U0 have sum 1: concepts are means.
+    """
+    rows = unit_rows(vectors)
+    k = rows.shape[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NumericsWarning)  # fewer clusters than k are no matter here
+        members = np.eye(k)[kmeans_labels(rows, k, seed=0)]
+    left, _, right = np.linalg.svd(rows.T @ (members / np.maximum(members.sum(axis=0), 1.0)))
+    V = np.maximum(rows @ (left @ right), 0.0) + LIFT
+    return V / V.sum(axis=0), V
 
 
 def random_starts(n: int, k: int, seed: int, n_init: int) -> Iterator[Start]:

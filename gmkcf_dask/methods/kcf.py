@@ -5,14 +5,20 @@ Cost of one iteration: two sweeps over the one kernel (K V, K U); J needs none.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from gmkcf_dask.engine.operators import FusedKernel
 from gmkcf_dask.events import IterationDone, Listener, ignore
 from gmkcf_dask.methods import updates
+from gmkcf_dask.methods.assign import kmeans_labels
+from gmkcf_dask.methods.base import Labels, SingleKernelMethod
 from gmkcf_dask.methods.factorize import (
     Factorization,
     Floats,
     SolverOptions,
     alternate,
+    finish,
     first_products,
     has_risen,
     multiply,
@@ -21,38 +27,66 @@ from gmkcf_dask.methods.factorize import (
     symmetric_product,
     warn_not_converged,
 )
-from gmkcf_dask.methods.init import Start
+from gmkcf_dask.methods.init import Start, spectral_start
+from gmkcf_dask.methods.steps import Steps
+
+
+@dataclass(frozen=True)
+class Kcf(SolverOptions, SingleKernelMethod[Start | None, Factorization]):
+    """Concept factorization with one kernel, and K-means on V; with the linear kernel it is CF."""
+
+    name: ClassVar[str] = "kcf"
+
+    def check_samples(self, n: int) -> None:
+        super().check_samples(n)
+        self.starts(n, 0)
+
+    def run(
+        self,
+        kernel: FusedKernel,
+        start: Start | None,
+        weights: Floats,
+        rounding: float,
+        listen: Listener,
+        restart: tuple[int, int],
+    ) -> Steps[Factorization]:
+        return kcf(kernel, start, self, weights, rounding, listen, restart)
+
+    def conclude(self, run: Factorization, seed: int) -> tuple[Labels, dict[str, Floats]]:
+        return kmeans_labels(run.V, self.n_clusters, seed), {"U": run.U, "V": run.V}
 
 
 def kcf(
     kernel: FusedKernel,
-    start: Start,
+    start: Start | None,
     options: SolverOptions,
     weights: Floats,
     rounding: float,
     listen: Listener = ignore,
     restart: tuple[int, int] = (0, 1),
-) -> Factorization:
-    """One run from one start, factors not yet scaled.
+) -> Steps[Factorization]:
+    """One run from one start, finished: K U is at hand, so that costs no sweep.
 
     Parameters
     ----------
     kernel : FusedKernel
-    start : (U0, V0), each of shape (n, k)
+    start : (U0, V0), each of shape (n, k); None for the spectral start
     options : SolverOptions
     weights : ndarray, shape (m,)
         The fixed weights the kernel was made with; reported, not changed.
     rounding : float
         Relative rounding of J to be expected of this kernel.
     """
+    if start is None:
+        start = yield from spectral_start(kernel, options.n_clusters, rounding)
     U, V = start
-    KU, KV = first_products(kernel, U, V)
+    KU, KV = yield from first_products(kernel, U, V)
     history = [updates.objective(kernel.trace, V, KU.full, symmetric_product(U, KU.full))]
     converged = risen = False
     for iteration in range(1, options.max_iter + 1):
         if iteration > 1:
-            KV = multiply(kernel, V)
-        U, V, KU = alternate(kernel, (U, V), KU, KV, options)
+            KV = yield from multiply(kernel, V)
+        U, V, KU = yield from alternate(kernel, (U, V), KU, KV, options)
         J_old = history[-1]
         J = updates.objective(kernel.trace, V, KU.full, symmetric_product(U, KU.full))
         refuse_negative(J, kernel.trace, nonnegative=kernel.nonnegative)
@@ -76,4 +110,5 @@ def kcf(
             break
     if not converged:
         warn_not_converged(options, history, risen=risen)
-    return Factorization(U, V, weights, tuple(history), converged)
+    run = Factorization(U, V, weights, tuple(history), converged)
+    return finish(run, KU.full, polish=options.polish)

@@ -6,18 +6,27 @@ import shlex
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from gmkcf_dask import __version__
+from gmkcf_dask.cli.options import (
+    METHOD_PARAMETERS,
+    cluster_options,
+    clusters_option,
+    fit_options,
+    input_argument,
+    kernel_options,
+    normalization_option,
+    text_options,
+)
 from gmkcf_dask.errors import GmkcfError, InputError
-from gmkcf_dask.plan import STORED_BYTES, human_bytes
+from gmkcf_dask.plan import human_bytes
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 _SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 100}
 
 
@@ -41,122 +50,10 @@ class _Group(click.Group):
             sys.exit(GmkcfError.exit_code)
 
 
-def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    from dask.utils import parse_bytes
-
-    if value is None:
-        return None
-    try:
-        amount = int(parse_bytes(value))
-    except (ValueError, AttributeError):
-        amount = 0
-    if amount < 1:
-        raise click.BadParameter(f"{value!r} is not an amount of memory, such as 2GiB")
-    return amount
-
-
-def _options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
-    def decorate(command: _F) -> _F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-cluster_options = _options(
-    click.option(
-        "--cluster",
-        metavar="threads|local|ADDRESS",
-        help="Where work runs: threads of this process, worker processes on this machine, or the "
-        "address of a Dask scheduler.  [default: local from 5,000 samples, threads below]",
-    ),
-    click.option(
-        "--workers",
-        type=click.IntRange(min=1),
-        help="Worker processes (local) or threads (threads).  [default: all cores]",
-    ),
-    click.option(
-        "--memory",
-        callback=_bytes,
-        metavar="BYTES",
-        help="Memory per worker, such as 2GiB.  [default: an equal share of what is free]",
-    ),
-)
-kernel_options = _options(
-    click.option(
-        "--kernels",
-        default="paper12",
-        help="Comma-separated: the set paper12, linear, cosine, rbf_T (width T times the mean "
-        "distance), poly_aA_bB.",
-    ),
-    click.option(
-        "--normalization",
-        type=click.Choice(["unit", "degree", "none"]),
-        default="unit",
-        help="Unit diagonal, D^-1/2 K D^-1/2, or none.",
-    ),
-    click.option(
-        "--scaling",
-        type=click.Choice(["minmax", "none"]),
-        default="minmax",
-        help="Kernel values to [0, 1], or as they are.",
-    ),
-    click.option(
-        "--precision",
-        type=click.Choice(list(STORED_BYTES)),
-        default="float32",
-        help="Of stored kernel entries; compact takes 2 bytes, for values in [0, 1].",
-    ),
-    click.option(
-        "--block",
-        type=click.IntRange(min=1),
-        help="Edge of a tile, in samples.  [default: chosen by the plan]",
-    ),
-)
-text_options = _options(
-    click.option("--text-column", default="text", help="JSONL and CSV: the column with the text."),
-    click.option("--id-column", help="JSONL and CSV: sample ids.  [default: id, if there]"),
-    click.option("--label-column", help="JSONL and CSV: known topics.  [default: label, if there]"),
-    click.option(
-        "--stop-words", type=click.Choice(["english"]), help="Words to leave out.  [default: none]"
-    ),
-    click.option(
-        "--min-df",
-        type=click.IntRange(min=1),
-        help="Documents a word must appear in.  [default: 2, 1 below 50 documents]",
-    ),
-    click.option(
-        "--max-features",
-        type=click.IntRange(min=1),
-        help="Keep this many words only.  [default: all]",
-    ),
-    click.option("--sublinear-tf", is_flag=True, help="Count words as 1 + log(count)."),
-)
-clusters_option = click.option(
-    "-k", "--clusters", "n_clusters", type=int, required=True, help="Number of clusters."
-)
-fit_options = _options(
-    clusters_option,
-    click.option(
-        "--out", type=click.Path(path_type=Path), required=True, help="Folder for the results."
-    ),
-    click.option("--overwrite", is_flag=True, help="Replace the results of another run in --out."),
-    click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of all randomness."),
-    click.option("--n-init", type=int, default=1, help="Random restarts; the best one is kept."),
-    click.option("--inner-iter", type=int, default=1, help="(U, V) rounds per weight step."),
-    click.option("--v-steps", type=int, default=1, help="V steps per U step."),
-    click.option("--tol", type=float, default=1e-5, help="Stop at this relative change."),
-    click.option("--max-iter", type=int, default=500, help="Iterations at most."),
-    click.option("--polish/--no-polish", default=True, help="Solve V exactly at the end, or not."),
-)
-input_argument = click.argument("input_path", metavar="INPUT")
-
-
 @click.group(cls=_Group, context_settings=_SETTINGS)
 @click.version_option(__version__)
 def main() -> None:
-    """Cluster samples with many kernels at once (GMKCF), in memory or far beyond it.
+    """Cluster samples with many kernels at once, in memory or far beyond it.
 
     INPUT is a .npz, .npy, .mtx, .svmlight or .mat matrix (rows are samples), a folder of .txt
     files, or a .jsonl or .csv file with a text column.
@@ -174,11 +71,11 @@ def main() -> None:
 def plan(input_path: str, n_clusters: int, **options: Any) -> None:
     """Show what a job would cost: disk, memory, passes over the data. Runs nothing."""
     from gmkcf_dask import workflow
-    from gmkcf_dask.methods.factorize import SolverOptions
+    from gmkcf_dask.methods.gmkcf import Gmkcf
 
     with _notes():
         request = _request(input_path, options)
-    SolverOptions(n_clusters).check_samples(request.n_samples)
+    Gmkcf(n_clusters).check_samples(request.n_samples)
     with _cluster(request.n_samples, options, only_describe=True) as resources:
         here = workflow.free_disk(Path())
         the_plan = workflow.request_plan(request, n_clusters, resources, disk_free=here)
@@ -218,12 +115,16 @@ def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
     from gmkcf_dask.kernels.store import KernelStore
     from gmkcf_dask.results.run import check_run_folder
 
-    solver = _solver_options(options)
+    method = _method(options)
     check_run_folder(out, overwrite=overwrite)
     opened = KernelStore.open(store)
-    solver.check_samples(opened.n_samples)
+    method.check_samples(opened.n_samples)
+    kernels = _kernels(options["kernel"], method, opened.names)
+    if len(kernels) > 1:
+        for name in kernels:
+            check_run_folder(out / name, overwrite=overwrite)
     with _cluster(opened.n_samples, options) as resources:
-        _fit_and_report(out, opened, solver, resources, options, {})
+        _fit_and_report(out, opened, method, kernels, resources, options, {})
 
 
 @main.command()
@@ -242,18 +143,22 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
     from gmkcf_dask import workflow
     from gmkcf_dask.results.run import check_run_folder
 
-    solver = _solver_options(options)
+    method = _method(options)
     check_run_folder(out, overwrite=overwrite)
     watch = workflow.Stopwatch({})
     with _notes():
         request = watch.time("read", lambda: _request(input_path, options))
-    solver.check_samples(request.n_samples)
+    method.check_samples(request.n_samples)
+    kernels = _kernels(options["kernel"], method, tuple(spec.name for spec in request.specs))
+    if len(kernels) > 1:
+        for name in kernels:
+            check_run_folder(out / name, overwrite=overwrite)
     path = store or out / "store.zarr"
     with _cluster(request.n_samples, options) as resources:
         replace = overwrite and store is None and workflow.is_other_store(path, request)
         the_plan = workflow.request_plan(
             request,
-            solver.n_clusters,
+            method.n_clusters,
             resources,
             None if replace else path,
             disk_free=workflow.free_disk(path),
@@ -267,7 +172,7 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
             built = watch.time(
                 "build", lambda: workflow.build(path, request, the_plan, resources, progress)
             )
-        _fit_and_report(out, built, solver, resources, options, watch.seconds)
+        _fit_and_report(out, built, method, kernels, resources, options, watch.seconds)
 
 
 @main.command()
@@ -301,6 +206,58 @@ def score(run_folder: Path, labels: Path | None, **options: Any) -> None:
         click.echo(f"{name:<7}{value:.4f}")
 
 
+@main.command()
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Folder with NAME.mat for every data set (X, and labels y).",
+)
+@click.option("--datasets", default="bbc,tr31,k1b,webkb", help="Comma-separated.")
+@click.option(
+    "--methods",
+    default="all",
+    help="Comma-separated: kkm, sc, kcf, coreg, rmkkm, gmkcf as the paper's rows were made; "
+    "gmkcf_spectral, sc_symmetric, coreg_0.1, rmkkm_warm; kmeans, nmf and spectral on X.",
+)
+@click.option("--runs", "n_seeds", type=int, default=20, help="Seeds 0, 1, … of every method.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="Folder for runs and tables."
+)
+@normalization_option
+@cluster_options
+def benchmark(
+    data: Path,
+    datasets: str,
+    methods: str,
+    n_seeds: int,
+    out: Path,
+    normalization: Any,
+    **options: Any,
+) -> None:
+    """Run the paper's methods and others on its corpora, and set the scores beside its tables.
+
+    What OUT already holds is not run again, so a benchmark that was broken off goes on.
+    """
+    from gmkcf_dask.benchmark.entries import choose_entries
+    from gmkcf_dask.benchmark.report import write_report
+    from gmkcf_dask.benchmark.runs import Benchmark, run_benchmark
+
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    sets = tuple(name.strip() for name in datasets.split(",") if name.strip())
+    asked = Benchmark(data, out, sets, tuple(choose_entries(names)), n_seeds, normalization)
+    options["cluster"] = options["cluster"] or "threads"
+    with _cluster(0, options) as resources, _progress() as progress:
+
+        def say(line: str) -> None:
+            progress.close()
+            click.echo(line)
+
+        rows = run_benchmark(asked, resources, say, progress)
+    for path in write_report(out, rows, normalization):
+        click.echo(f"written: {path}")
+
+
 # helpers
 
 
@@ -324,13 +281,28 @@ def _request(input_path: str, options: dict[str, Any]) -> Any:
     return KernelRequest(corpus, specs, **how)
 
 
-def _solver_options(options: dict[str, Any]) -> Any:
-    from gmkcf_dask.methods.factorize import SolverOptions
+def _method(options: dict[str, Any]) -> Any:
+    from gmkcf_dask.methods.registry import make_method
 
-    if options["n_init"] < 1:
-        raise InputError(f"n_init must be a whole number of at least 1, not {options['n_init']}")
-    names = ("n_clusters", "inner_iter", "v_steps", "max_iter", "tol", "polish")
-    return SolverOptions(**{name: options[name] for name in names})
+    given = {name: options[name] for name in METHOD_PARAMETERS if options[name] is not None}
+    return make_method(options["method"], n_clusters=options["n_clusters"], **given)
+
+
+def _kernels(asked: str | None, method: Any, names: tuple[str, ...]) -> list[str]:
+    """The kernels to run on: one, every one of them, or (methods of many kernels) no matter."""
+    from gmkcf_dask.methods.base import MEAN, SingleKernelMethod
+
+    if not isinstance(method, SingleKernelMethod):
+        if asked is not None:
+            raise InputError(f"{method.name} uses all kernels: leave --kernel out")
+        return [MEAN]
+    if asked == "all":
+        return list(names)
+    if asked not in (None, MEAN, *names):
+        raise InputError(
+            f"there is no kernel {asked!r} here: choose mean, all, or one of {', '.join(names)}"
+        )
+    return [asked or MEAN]
 
 
 def _cluster(n_samples: int, options: dict[str, Any], *, only_describe: bool = False) -> Any:
@@ -343,7 +315,8 @@ def _cluster(n_samples: int, options: dict[str, Any], *, only_describe: bool = F
 def _fit_and_report(
     out: Path,
     store: Any,
-    solver: Any,
+    method: Any,
+    kernels: list[str],
     resources: Any,
     options: dict[str, Any],
     seconds: dict[str, float],
@@ -351,21 +324,32 @@ def _fit_and_report(
     from gmkcf_dask import workflow
 
     with _progress() as progress:
-        found, result = workflow.fit_into(
+        found = workflow.fit_into(
             out,
             store,
-            solver,
+            method,
             resources,
             seed=options["seed"],
-            n_init=options["n_init"],
+            kernels=kernels,
             listen=progress,
             watch=workflow.Stopwatch(seconds),
         )
-    for note in result["warnings"]:
+    for note in found[0][1]["warnings"]:
         click.echo(f"note: {note}", err=True)
+    if len(found) == 1:
+        _report_one(out, *found[0])
+    else:
+        _report_many(out, [clustering for clustering, _ in found])
+    spent = ", ".join(f"{stage} {value:.1f} s" for stage, value in found[-1][1]["seconds"].items())
+    click.echo(f"time: {spent}")
+    where = out if len(found) == 1 else out / "KERNEL"
+    click.echo(f"results: {where}/labels.csv, {where}/result.json, {where}/factors.npz")
+
+
+def _report_one(out: Path, found: Any, result: dict[str, Any]) -> None:
     state = "converged" if found.converged else "not converged"
     click.echo(
-        f"{found.n_iter} iterations, {state}, objective {found.history[-1]:.6g}"
+        f"{result['method']}: {found.n_iter} iterations, {state}, objective {found.objective:.6g}"
         + (f" (run {best_run(found) + 1} of {len(found.runs)})" if len(found.runs) > 1 else "")
     )
     click.echo("clusters")
@@ -376,9 +360,17 @@ def _fit_and_report(
     largest = max(found.weights)
     for name, weight in zip(found.kernel_names, found.weights, strict=True):
         click.echo(f"  {name:<14}{weight:.4f}  {'█' * round(30 * weight / largest)}".rstrip())
-    spent = ", ".join(f"{stage} {value:.1f} s" for stage, value in result["seconds"].items())
-    click.echo(f"time: {spent}")
-    click.echo(f"results: {out}/labels.csv, {out}/result.json, {out}/factors.npz")
+
+
+def _report_many(out: Path, found: list[Any]) -> None:
+    click.echo(f"{'kernel':<14}{'objective':>13}{'iterations':>12}  cluster sizes")
+    for one in found:
+        sizes = sorted(
+            (int((one.labels == c).sum()) for c in set(one.labels.tolist())), reverse=True
+        )
+        shown = " ".join(map(str, sizes[:8])) + (" …" if len(sizes) > 8 else "")
+        mark = "" if one.converged else "  not converged"
+        click.echo(f"{one.kernel:<14}{one.objective:>13.6g}{one.n_iter:>12}  {shown}{mark}")
 
 
 def best_run(found: Any) -> int:
@@ -406,7 +398,3 @@ def _notes() -> Iterator[None]:
         yield
     for warning in raised:
         click.echo(f"note: {warning.message}", err=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,177 @@
+"""The options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from gmkcf_dask.plan import STORED_BYTES
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    from dask.utils import parse_bytes
+
+    if value is None:
+        return None
+    try:
+        amount = int(parse_bytes(value))
+    except (ValueError, AttributeError):
+        amount = 0
+    if amount < 1:
+        raise click.BadParameter(f"{value!r} is not an amount of memory, such as 2GiB")
+    return amount
+
+
+def _options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
+    def decorate(command: _F) -> _F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+cluster_options = _options(
+    click.option(
+        "--cluster",
+        metavar="threads|local|ADDRESS",
+        help="Where work runs: threads of this process, worker processes on this machine, or the "
+        "address of a Dask scheduler.  [default: local from 5,000 samples, threads below]",
+    ),
+    click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        help="Worker processes (local) or threads (threads).  [default: all cores]",
+    ),
+    click.option(
+        "--memory",
+        callback=_bytes,
+        metavar="BYTES",
+        help="Memory per worker, such as 2GiB.  [default: an equal share of what is free]",
+    ),
+)
+normalization_option = click.option(
+    "--normalization",
+    type=click.Choice(["unit", "degree", "none"]),
+    default="unit",
+    help="Unit diagonal, D^-1/2 K D^-1/2, or none.",
+)
+kernel_options = _options(
+    click.option(
+        "--kernels",
+        default="paper12",
+        help="Comma-separated: the set paper12, linear, cosine, rbf_T (width T times the mean "
+        "distance), poly_aA_bB.",
+    ),
+    normalization_option,
+    click.option(
+        "--scaling",
+        type=click.Choice(["minmax", "none"]),
+        default="minmax",
+        help="Kernel values to [0, 1], or as they are.",
+    ),
+    click.option(
+        "--precision",
+        type=click.Choice(list(STORED_BYTES)),
+        default="float32",
+        help="Of stored kernel entries; compact takes 2 bytes, for values in [0, 1].",
+    ),
+    click.option(
+        "--block",
+        type=click.IntRange(min=1),
+        help="Edge of a tile, in samples.  [default: chosen by the plan]",
+    ),
+)
+text_options = _options(
+    click.option("--text-column", default="text", help="JSONL and CSV: the column with the text."),
+    click.option("--id-column", help="JSONL and CSV: sample ids.  [default: id, if there]"),
+    click.option("--label-column", help="JSONL and CSV: known topics.  [default: label, if there]"),
+    click.option(
+        "--stop-words", type=click.Choice(["english"]), help="Words to leave out.  [default: none]"
+    ),
+    click.option(
+        "--min-df",
+        type=click.IntRange(min=1),
+        help="Documents a word must appear in.  [default: 2, 1 below 50 documents]",
+    ),
+    click.option(
+        "--max-features",
+        type=click.IntRange(min=1),
+        help="Keep this many words only.  [default: all]",
+    ),
+    click.option("--sublinear-tf", is_flag=True, help="Count words as 1 + log(count)."),
+)
+clusters_option = click.option(
+    "-k", "--clusters", "n_clusters", type=int, required=True, help="Number of clusters."
+)
+METHOD_PARAMETERS = (
+    "n_init", "init", "inner_iter", "v_steps", "tol", "max_iter", "polish", "laplacian", "lam",
+    "gamma", "restart_inner",
+)  # fmt: skip
+method_options = _options(
+    click.option("--n-init", type=int, help="Random restarts; the best one is kept.  [default: 1]"),
+    click.option(
+        "--init",
+        type=click.Choice(["random", "spectral"]),
+        help="gmkcf, kcf: where to start.  [default: random]",
+    ),
+    click.option(
+        "--inner-iter",
+        type=int,
+        help="gmkcf: (U, V) rounds per weight step  [default: 1]; rmkkm: cluster steps  "
+        "[default: 30].",
+    ),
+    click.option("--v-steps", type=int, help="gmkcf, kcf: V steps per U step.  [default: 1]"),
+    click.option(
+        "--tol", type=float, help="gmkcf, kcf: stop at this relative change.  [default: 1e-5]"
+    ),
+    click.option(
+        "--max-iter",
+        type=int,
+        help="Iterations at most.  [default: gmkcf and kcf 500, kkm 100, rmkkm 50, coreg 10]",
+    ),
+    click.option(
+        "--polish/--no-polish",
+        default=None,
+        help="gmkcf, kcf: solve V exactly at the end, or not.  [default: polish]",
+    ),
+    click.option(
+        "--laplacian",
+        type=click.Choice(["symmetric", "unnormalized"]),
+        help="sc: which one.  [default: symmetric]",
+    ),
+    click.option("--lam", type=float, help="coreg: pull to the consensus.  [default: 0.1]"),
+    click.option("--gamma", type=float, help="rmkkm: between 0 and 1.  [default: 0.3]"),
+    click.option(
+        "--restart-inner/--no-restart-inner",
+        default=None,
+        help="rmkkm: cluster anew after every weight step, or go on.  [default: go on]",
+    ),
+)
+fit_options = _options(
+    clusters_option,
+    click.option(
+        "--out", type=click.Path(path_type=Path), required=True, help="Folder for the results."
+    ),
+    click.option("--overwrite", is_flag=True, help="Replace the results of another run in --out."),
+    click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of all randomness."),
+    click.option(
+        "--method",
+        type=click.Choice(["gmkcf", "kcf", "kkm", "sc", "coreg", "rmkkm"]),
+        default="gmkcf",
+        help="Multiple kernels: gmkcf, coreg, rmkkm. One kernel: kcf, kkm (kernel k-means), sc "
+        "(spectral clustering).",
+    ),
+    click.option(
+        "--kernel",
+        help="kcf, kkm, sc: a kernel of the store by name, mean of all, or all for every kernel in "
+        "turn, sharing each pass over them.  [default: mean]",
+    ),
+    method_options,
+)
+input_argument = click.argument("input_path", metavar="INPUT")

@@ -1,0 +1,259 @@
+"""What a method is: parameters that can be fitted to an operator for one seed or many."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from gmkcf_dask.blas import one_blas_thread
+from gmkcf_dask.engine.operators import FusedKernel, KernelStack
+from gmkcf_dask.errors import InputError
+from gmkcf_dask.events import Listener, ignore
+from gmkcf_dask.methods.steps import Steps, on_each, on_kernel, together
+
+Floats = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int32]
+S = TypeVar("S")
+MEAN = "mean"
+"""The name of the equal-weight mean of all kernels."""
+
+
+class Run(Protocol):
+    """Where one run from one start ended."""
+
+    @property
+    def history(self) -> tuple[float, ...]:
+        """Objective of the start, then after every iteration; it never rises."""
+
+    @property
+    def converged(self) -> bool: ...
+
+
+R = TypeVar("R", bound=Run)
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One restart: its objective, iterations, and whether it converged."""
+
+    objective: float
+    n_iter: int
+    converged: bool
+
+    @classmethod
+    def of(cls, run: Run) -> RunSummary:
+        return cls(run.history[-1], len(run.history) - 1, run.converged)
+
+
+@dataclass(frozen=True)
+class Clustering:
+    """Labels and all they came from.
+
+    Attributes
+    ----------
+    labels : ndarray of int, shape (n,)
+    weights : ndarray, shape (m,)
+        Of the kernels, learned or given.
+    kernel_names : tuple of str
+    history : tuple of float
+        Objective of the best run: of the start, then after every iteration.
+    converged : bool
+    runs : tuple of RunSummary
+        Every restart, in order.
+    seed : int
+    factors : mapping of str to ndarray
+        U and V of a factorization, shape (n, k), scaled so that diag(UᵀK_wU) = 1; or the
+        `embedding` and `eigenvalues` of spectral clustering; or nothing.
+    kernel : str or None
+        The one kernel that was used, or "mean"; None where all were.
+    """
+
+    labels: Labels
+    weights: Floats
+    kernel_names: tuple[str, ...]
+    history: tuple[float, ...]
+    converged: bool
+    runs: tuple[RunSummary, ...]
+    seed: int
+    factors: Mapping[str, Floats] = field(default_factory=dict)
+    kernel: str | None = None
+
+    @property
+    def n_iter(self) -> int:
+        return len(self.history) - 1
+
+    @property
+    def objective(self) -> float:
+        return self.history[-1]
+
+    @property
+    def U(self) -> Floats:
+        return self.factors["U"]
+
+    @property
+    def V(self) -> Floats:
+        return self.factors["V"]
+
+
+class Method(ABC):
+    """A clustering method with its parameters; subclasses are frozen dataclasses."""
+
+    name: ClassVar[str]
+    n_clusters: int
+
+    def check_samples(self, n: int) -> None:
+        """Refuse, before any work, what cannot be done with n samples."""
+        if n < self.n_clusters:
+            raise InputError(
+                f"n_samples={n} should be >= n_clusters={self.n_clusters}: ask for fewer clusters"
+            )
+
+
+class MultipleKernelMethod(Method):
+    """A method that uses all kernels at once."""
+
+    @abstractmethod
+    def fit(
+        self, stack: KernelStack, seeds: Sequence[int], listen: Listener = ignore
+    ) -> list[Clustering]:
+        """One clustering per seed."""
+
+
+class SingleKernelMethod(Method, Generic[S, R]):
+    """A method that uses one kernel; runs on many kernels and from many seeds share sweeps."""
+
+    @property
+    def seeded(self) -> bool:
+        """Whether runs, and not only the K-means after them, depend on the seed."""
+        return True
+
+    @abstractmethod
+    def starts(self, n: int, seed: int) -> Iterable[S]:
+        """Where the restarts of a seed begin."""
+
+    @abstractmethod
+    def run(
+        self,
+        kernel: FusedKernel,
+        start: S,
+        weights: Floats,
+        rounding: float,
+        listen: Listener,
+        restart: tuple[int, int],
+    ) -> Steps[R]:
+        """One run. The kernel is asked for what is known without a sweep; products are yielded."""
+
+    @abstractmethod
+    def conclude(self, run: R, seed: int) -> tuple[Labels, dict[str, Floats]]:
+        """Labels and factors of the best run of a seed."""
+
+    def fit(
+        self,
+        stack: KernelStack,
+        seeds: Sequence[int],
+        kernels: Sequence[str],
+        listen: Listener = ignore,
+    ) -> list[Clustering]:
+        """One clustering per kernel and seed, the seeds of the first kernel first.
+
+        Kernels by name share every sweep, and so do seeds and restarts; the mean is a matrix of its
+        own, with sweeps of its own.
+        """
+        self.check_samples(stack.n_samples)
+        weights = {name: kernel_weights(stack, name) for name in kernels}
+        named = [name for name in weights if name != MEAN]
+        with one_blas_thread():
+            found = self._fit_some(stack, seeds, [name for name in weights if name == MEAN], listen)
+            found |= self._fit_some(stack, seeds, named, listen)
+        return [found[kernel, seed] for kernel in kernels for seed in seeds]
+
+    def _fit_some(
+        self, stack: KernelStack, seeds: Sequence[int], kernels: Sequence[str], listen: Listener
+    ) -> dict[tuple[str, int], Clustering]:
+        """Fit on kernels that one kind of sweep can serve: several by name, or a single one."""
+        if not kernels:
+            return {}
+        facts = {name: _kernel(stack, name) for name in kernels}
+        starts = {s: list(self.starts(stack.n_samples, s)) for s in self._seeds_that_matter(seeds)}
+        jobs = [(name, s, r) for name in kernels for s in starts for r in range(len(starts[s]))]
+        heard = listen if len(jobs) == 1 else ignore
+        steps = [
+            self.run(
+                facts[name],
+                starts[s][r],
+                kernel_weights(stack, name),
+                stack.error_floor,
+                heard,
+                (r, len(starts[s])),
+            )
+            for name, s, r in jobs
+        ]
+        try:
+            if len(kernels) == 1:
+                multiply = on_kernel(facts[kernels[0]])
+            else:
+                multiply = on_each(stack, [stack.names.index(name) for name, _, _ in jobs])
+            runs = dict(zip(jobs, together(steps, multiply, listen, self.name), strict=True))
+        finally:
+            for kernel in facts.values():
+                kernel.release()
+        found = {}
+        for name in kernels:
+            for seed in seeds:
+                s = seed if self.seeded else next(iter(starts))
+                restarts = [runs[name, s, r] for r in range(len(starts[s]))]
+                best = min(restarts, key=lambda run: run.history[-1])
+                labels, factors = self.conclude(best, seed)
+                found[name, seed] = Clustering(
+                    labels,
+                    kernel_weights(stack, name),
+                    stack.names,
+                    best.history,
+                    best.converged,
+                    tuple(map(RunSummary.of, restarts)),
+                    seed,
+                    factors,
+                    name,
+                )
+        return found
+
+    def _seeds_that_matter(self, seeds: Sequence[int]) -> Sequence[int]:
+        return seeds if self.seeded else seeds[:1]
+
+
+def kernel_weights(stack: KernelStack, kernel: str) -> Floats:
+    """Fixed weights that stand for one kernel by name, or for the mean of all. Shape (m,)."""
+    m = len(stack.names)
+    if kernel == MEAN:
+        return np.full(m, 1.0 / m)
+    if kernel in stack.names:
+        return np.asarray(np.eye(m)[stack.names.index(kernel)])
+    raise InputError(
+        f"there is no kernel {kernel!r} here: choose mean or one of {', '.join(stack.names)}"
+    )
+
+
+def _kernel(stack: KernelStack, name: str) -> FusedKernel:
+    if name == MEAN:
+        return stack.fuse(kernel_weights(stack, MEAN))
+    return stack.single(stack.names.index(name))
+
+
+def check_whole(**numbers: object) -> None:
+    """Refuse what is not a whole number of at least 1."""
+    for name, value in numbers.items():
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+            raise InputError(f"{name} must be a whole number of at least 1, not {value!r}")
+
+
+def check_positive(**numbers: object) -> None:
+    """Refuse what is not a finite number above 0."""
+    for name, value in numbers.items():
+        number = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
+        if not number or not 0 < float(value) < np.inf:  # type: ignore[arg-type]
+            raise InputError(f"{name} must be a number above 0, not {value!r}")

@@ -1,0 +1,73 @@
+"""What the k-means methods share: starts, distances, and clusters that lost all their samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Where one run ended.
+
+    Attributes
+    ----------
+    labels : ndarray of int, shape (n,)
+    weights : ndarray, shape (m,)
+    history : tuple of float
+        Objective of the start, then after every iteration.
+    converged : bool
+    """
+
+    labels: Labels
+    weights: Floats
+    history: tuple[float, ...]
+    converged: bool
+
+
+def random_centres(n: int, k: int, seed: int, n_init: int) -> Iterator[Floats]:
+    """k random samples as centres for each restart, shape (n, k), from a stream of its own."""
+    for stream in np.random.SeedSequence(seed).spawn(n_init):
+        yield sample_centres(np.random.default_rng(stream), n, k)
+
+
+def sample_centres(rng: np.random.Generator, n: int, k: int) -> Floats:
+    """Centres that are k different samples, shape (n, k)."""
+    C = np.zeros((n, k))
+    C[rng.choice(n, size=k, replace=False), np.arange(k)] = 1.0
+    return C
+
+
+def distances(diagonal: Floats, C: Floats, KC: Floats) -> Floats:
+    """d_jc = K_jj − 2 (KC)_jc + (CᵀKC)_cc, shape (n, k)."""
+    return np.asarray(diagonal[:, None] - 2.0 * KC + np.sum(C * KC, axis=0))
+
+
+def assign(d: Floats) -> tuple[Labels, Floats]:
+    """The nearest centre of every sample and the distance to it; no cluster stays empty.
+
+    An emptied cluster takes the farthest sample of the clusters that have more than one.
+    """
+    labels = d.argmin(axis=1).astype(np.int32)
+    own = d[np.arange(len(d)), labels]
+    sizes = np.bincount(labels, minlength=d.shape[1])
+    for empty in np.flatnonzero(sizes == 0):
+        movable = np.where(sizes[labels] > 1, own, -1.0)
+        farthest = int(movable.argmax())
+        sizes[labels[farthest]] -= 1
+        sizes[empty] = 1
+        labels[farthest], own[farthest] = empty, 0.0
+    return labels, own
+
+
+def indicator(labels: Labels, k: int, s: Floats | None = None) -> Floats:
+    """Centres as weighted means of their samples: C_jc = s_j [label_j = c] / Σ s. Shape (n, k)."""
+    C = np.zeros((len(labels), k))
+    C[np.arange(len(labels)), labels] = 1.0 if s is None else s
+    return np.asarray(C / C.sum(axis=0))

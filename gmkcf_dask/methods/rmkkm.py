@@ -1,0 +1,231 @@
+"""RMKKM: robust multiple kernel k-means (Du et al. 2015), with the ℓ2,1 norm.
+
+minimise F = Σ_j sqrt(Σ_i w_i d^i_j), d^i_j the squared distance of sample j to its centre in kernel
+i, over clusters, centres and weights with Σ w_i^γ = 1.
+
+Cost of one iteration: one sweep over the m kernels to fuse Σ w_i K^i and one for the distances in
+every kernel, and one over the fused kernel for each inner step, the first of which comes with
+fusing. Mixed signs are no matter as long as the kernels are positive semi-definite.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from gmkcf_dask.blas import one_blas_thread
+from gmkcf_dask.engine.operators import KernelStack
+from gmkcf_dask.errors import InputError
+from gmkcf_dask.events import IterationDone, Listener, ignore
+from gmkcf_dask.methods.base import (
+    Clustering,
+    Floats,
+    Labels,
+    MultipleKernelMethod,
+    RunSummary,
+    check_whole,
+)
+from gmkcf_dask.methods.partition import (
+    Partition,
+    assign,
+    distances,
+    indicator,
+    sample_centres,
+)
+from gmkcf_dask.methods.steps import Ask, Steps, on_kernel, together
+
+AT_CENTRE = 1e-10
+"""Squared distance below which a sample sits on its centre, where rounding is not larger."""
+RESTARTS = 2
+"""Random inner starts per iteration with `restart_inner`, as the authors have it."""
+
+
+@dataclass(frozen=True)
+class Rmkkm(MultipleKernelMethod):
+    """Robust multiple kernel k-means.
+
+    Parameters
+    ----------
+    n_clusters : int
+    gamma : float
+        Between 0 and 1: small values favour few kernels.
+    restart_inner : bool
+        Cluster anew in every iteration, best of two random starts: the authors' way, in which the
+        objective may rise and the labels seldom settle. Otherwise every iteration goes on from the
+        last centres.
+    n_init : int
+        Random restarts; the one of lowest objective is kept.
+    max_iter, inner_iter : int
+        Weight steps, and cluster steps per weight step, at most.
+    """
+
+    name: ClassVar[str] = "rmkkm"
+    n_clusters: int
+    gamma: float = 0.3
+    restart_inner: bool = False
+    n_init: int = 1
+    max_iter: int = 50
+    inner_iter: int = 30
+
+    def __post_init__(self) -> None:
+        check_whole(
+            n_clusters=self.n_clusters,
+            n_init=self.n_init,
+            max_iter=self.max_iter,
+            inner_iter=self.inner_iter,
+        )
+        if not isinstance(self.gamma, float | np.floating) or not 0 < self.gamma < 1:
+            raise InputError(f"gamma must be a number between 0 and 1, not {self.gamma!r}")
+
+    def fit(
+        self, stack: KernelStack, seeds: Sequence[int], listen: Listener = ignore
+    ) -> list[Clustering]:
+        self.check_samples(stack.n_samples)
+        return [self._fit_seed(stack, seed, listen) for seed in seeds]
+
+    def _fit_seed(self, stack: KernelStack, seed: int, listen: Listener) -> Clustering:
+        streams = np.random.SeedSequence(seed).spawn(self.n_init)
+        with one_blas_thread():
+            runs = [
+                rmkkm(stack, self, np.random.default_rng(stream), listen, (r, self.n_init))
+                for r, stream in enumerate(streams)
+            ]
+        best = min(runs, key=lambda run: run.history[-1])
+        return Clustering(
+            best.labels,
+            best.weights,
+            stack.names,
+            best.history,
+            best.converged,
+            tuple(map(RunSummary.of, runs)),
+            seed,
+        )
+
+
+def rmkkm(
+    stack: KernelStack,
+    options: Rmkkm,
+    rng: np.random.Generator,
+    listen: Listener = ignore,
+    restart: tuple[int, int] = (0, 1),
+) -> Partition:
+    """One run."""
+    m, n, k = len(stack.names), stack.n_samples, options.n_clusters
+    w = np.full(m, m ** (-1.0 / options.gamma))
+    starts = [sample_centres(rng, n, k) for _ in range(RESTARTS if options.restart_inner else 1)]
+    labels: Labels | None = None
+    history: list[float] = []
+    converged = False
+    for iteration in range(1, options.max_iter + 1):
+        fused = stack.fuse(w)
+        try:
+            diagonal = fused.diagonal()
+            on_centre = max(AT_CENTRE, 100 * stack.error_floor * float(diagonal.mean()))
+            inner = [robust_clusters(diagonal, C, options.inner_iter, on_centre) for C in starts]
+            found = min(together(inner, on_kernel(fused)), key=lambda one: one.objective)
+        finally:
+            fused.release()
+        own = own_distances(stack, found)
+        if not history:
+            history.append(float(np.sqrt(own @ w).sum()))
+        w = weights_from_distances(own, w, options.gamma)
+        F_old, F = history[-1], float(np.sqrt(own @ w).sum())
+        history.append(F)
+        change = (F_old - F) / F if F > 0 else 0.0
+        listen(
+            IterationDone(
+                *restart, iteration, options.max_iter, F, change, 0.0, tuple(map(float, w))
+            )
+        )
+        converged = labels is not None and bool((found.labels == labels).all())
+        labels = found.labels
+        if converged:
+            break
+        if options.restart_inner:
+            starts = [sample_centres(rng, n, k) for _ in range(RESTARTS)]
+        else:
+            starts = [found.C]
+    assert labels is not None
+    if not converged and not options.restart_inner:
+        warnings.warn(
+            f"stopped after max_iter={options.max_iter} iterations while samples still changed "
+            "their clusters: raise max_iter",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+    return Partition(labels, w, tuple(history), converged)
+
+
+@dataclass(frozen=True)
+class RobustClusters:
+    """Clusters, their centres C (n×k), and Σ_j sqrt(d_j) before the last step of the centres."""
+
+    labels: Labels
+    C: Floats
+    objective: float
+
+
+def robust_clusters(
+    diagonal: Floats, C: Floats, max_iter: int, on_centre: float
+) -> Steps[RobustClusters]:
+    """Clusters of lowest Σ_j sqrt(d_j) on one kernel: samples far from their centre weigh less.
+
+    Parameters
+    ----------
+    diagonal : ndarray, shape (n,)
+    C : ndarray, shape (n, k)
+        First centres.
+    max_iter : int
+    on_centre : float
+        Squared distance below which a sample sits on its centre. It must be above rounding: one
+        sample with a weight from a distance of rounding would hold its centre for ever.
+    """
+    labels: Labels | None = None
+    for _ in range(max_iter):
+        products = yield Ask(C)
+        found, own = assign(distances(diagonal, C, products.full))
+        own = np.maximum(own, 0.0)
+        settled = labels is not None and bool((found == labels).all())
+        labels, objective = found, float(np.sqrt(own).sum())
+        C = indicator(labels, C.shape[1], _sample_weights(own, on_centre))
+        if settled:
+            break
+    assert labels is not None
+    return RobustClusters(labels, C, objective)
+
+
+def _sample_weights(own: Floats, on_centre: float) -> Floats:
+    """s_j = 1 / (2 sqrt(d_j)); for a sample on its centre the mean of the others."""
+    away = own >= on_centre
+    if not away.any():
+        return np.ones(len(own))
+    s = 1.0 / (2.0 * np.sqrt(np.where(away, own, 1.0)))
+    return np.where(away, s, s[away].mean())
+
+
+def own_distances(stack: KernelStack, found: RobustClusters) -> Floats:
+    """d^i_j of every sample to its own centre in every kernel, shape (n, m). One sweep."""
+    columns = [
+        distances(stack.diagonal(i), found.C, KC)[np.arange(stack.n_samples), found.labels]
+        for i, KC in enumerate(stack.matmul_each(found.C))
+    ]
+    return np.maximum(np.stack(columns, axis=1), 0.0)
+
+
+def weights_from_distances(own: Floats, w: Floats, gamma: float) -> Floats:
+    """w_i = h_i^(−1/(1−γ)) / (Σ_l h_l^(−γ/(1−γ)))^(1/γ), h_i = Σ_j d^i_j / (2 sqrt(Σ_l w_l d^l_j)).
+
+    A kernel in which every sample sits on its centre would take all the weight: h_i is floored
+    relative to the largest.
+    """
+    away = own @ w > 0
+    if not away.any():
+        return w
+    h = (own[away] / (2.0 * np.sqrt(own[away] @ w))[:, None]).sum(axis=0)
+    h = np.maximum(h / h.max(), AT_CENTRE)  # the common factor cancels in Σ w_i^γ = 1
+    return np.asarray(h ** (-1 / (1 - gamma)) / np.sum(h ** (-gamma / (1 - gamma))) ** (1 / gamma))
