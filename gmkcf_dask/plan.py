@@ -192,7 +192,7 @@ class Plan:
             f"disk: at most {b(self.disk_needed)}{disk}, "
             f"of it kernels {b(self.stored_bytes)} before compression",
             f"kernels come from {source}; fused kernel: {b(self.kw_bytes)}, {where}",
-            f"per iteration: {self.kernel_sweeps_per_iteration} sweeps over the kernels, "
+            f"per iteration of gmkcf: {self.kernel_sweeps_per_iteration} sweeps over the kernels, "
             f"{b(self.read_per_iteration)} touched, {GRAPHS_PER_ITERATION} graphs, "
             f"{self.time_class}",
             f"workers: {self.n_workers} × {self.threads_per_worker} threads × "

@@ -103,15 +103,15 @@ def consensus(
     matrices, known = zip(*together(setup, multiply), strict=True)
 
     def solve(
-        matrices: Sequence[Matrix], starts: Sequence[Floats], direct: int
+        matrices: Sequence[Matrix], starts: Sequence[Floats], direct: int, round_: int
     ) -> list[Eigenpairs]:
         runs = [
             leading_eigenpairs(A, k, start, stack.error_floor, direct=direct)
             for A, start in zip(matrices, starts, strict=True)
         ]
-        return together(runs, multiply)
+        return together(runs, multiply, listen, f"coreg {round_}")
 
-    views = solve(matrices, known, DIRECT)
+    views = solve(matrices, known, DIRECT, 0)
     affinities = [float(view.values.sum()) for view in views]
     centre, agreement = _centre([view.vectors for view in views], k)
     history = [-(sum(affinities) + lam * agreement)]
@@ -119,7 +119,7 @@ def consensus(
     for round_ in range(1, max_iter + 1):
         pulled = [Matrix(A.scale, A.shift, A.kernel_diagonal, centre, lam) for A in matrices]
         warm = [np.hstack([view.vectors, centre]) for view in views]
-        views = solve(pulled, warm, 0)
+        views = solve(pulled, warm, 0, round_)
         affinities = [
             float(view.values.sum() - lam * np.sum((view.vectors.T @ centre) ** 2))
             for view in views

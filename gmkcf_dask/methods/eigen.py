@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import eigh
 
+from gmkcf_dask.events import Listener, StageProgress, ignore
 from gmkcf_dask.methods.steps import Ask, Steps
 
 Floats = npt.NDArray[np.float64]
@@ -93,6 +94,7 @@ def leading_eigenpairs(
     *,
     max_sweeps: int = MAX_SWEEPS,
     direct: int = DIRECT,
+    listen: Listener = ignore,
 ) -> Steps[Eigenpairs]:
     """The k leading eigenpairs of A: one sweep up to `direct` samples, else at most `max_sweeps`.
 
@@ -122,6 +124,7 @@ def leading_eigenpairs(
         H = basis.T @ product
         theta, Y = (flipped[..., ::-1] for flipped in eigh((H + H.T) / 2))
         sums.append(float(theta[:k].sum()))
+        listen(StageProgress("eigenvectors", len(sums), max_sweeps, unit="sweeps at most"))
         wanted = slice(0, min(k + 2, len(theta)))
         X = basis @ Y[:, wanted]
         R = product @ Y[:, wanted] - X * theta[wanted]
@@ -133,8 +136,8 @@ def leading_eigenpairs(
             kept = Y[:, : KEPT_BLOCKS * block]
             basis, product = basis @ kept, product @ kept
         # Plain residuals make a Krylov space, which misses nothing; divided by their distance to
-        # the diagonal they find eigenvectors that live on few samples, which a Krylov space needs
-        # many sweeps for. Each alone failed on kernels where both together took 35 sweeps.
+        # the diagonal they find eigenvectors that live on few samples, for which a Krylov space
+        # needs many sweeps. Divided ones alone can settle on a wrong subspace.
         corrected = R[:, :k] / _away_from_zero(theta[:k] - diagonal[:, None], 1e-3 * norm)
         new = orthonormal(basis, np.hstack([R, corrected]))
         if new.shape[1] == 0:  # the basis spans everything there is

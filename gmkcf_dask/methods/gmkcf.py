@@ -122,7 +122,7 @@ def gmkcf(
     m = len(stack.names)
     floor = stack.error_floor * stack.traces
     w = np.full(m, 1.0 / m)
-    U, V = _spectral_start(stack, w, options.n_clusters) if start is None else start
+    U, V = _spectral_start(stack, w, options.n_clusters, listen) if start is None else start
     history: list[float] = []
     floored: set[str] = set()
     converged = risen = False
@@ -170,9 +170,9 @@ def gmkcf(
     return Factorization(U, V, w, tuple(history), converged)
 
 
-def _spectral_start(stack: KernelStack, w: Floats, k: int) -> Start:
+def _spectral_start(stack: KernelStack, w: Floats, k: int, listen: Listener) -> Start:
     fused = stack.fuse(w**2)
     try:
-        return alone(spectral_start(fused, k, stack.error_floor), fused)
+        return alone(spectral_start(fused, k, stack.error_floor, listen), fused)
     finally:
         fused.release()

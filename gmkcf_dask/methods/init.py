@@ -8,10 +8,10 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.exceptions import ConvergenceWarning
 
 from gmkcf_dask.engine.operators import FusedKernel
 from gmkcf_dask.errors import InputError, NumericsWarning
+from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.methods.assign import kmeans_labels
 from gmkcf_dask.methods.base import check_whole
 from gmkcf_dask.methods.spectral import embed, unit_rows
@@ -44,14 +44,14 @@ def make_starts(n: int, k: int, seed: int, n_init: int, init: Init) -> Iterable[
     return [start]
 
 
-def spectral_start(kernel: FusedKernel, k: int, rounding: float) -> Steps[Start]:
+def spectral_start(
+    kernel: FusedKernel, k: int, rounding: float, listen: Listener = ignore
+) -> Steps[Start]:
     """Normalised-cut eigenvectors, rotated towards memberships and made non-negative.
 
     Nothing depends on a seed. Sweeps as in spectral clustering.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # a start need not be exact
-        found = yield from embed(kernel, k, "symmetric", rounding)
+    found = yield from embed(kernel, k, "symmetric", rounding, listen=listen, must_converge=False)
     return start_from_vectors(found.vectors)
 
 

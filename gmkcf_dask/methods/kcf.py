@@ -78,7 +78,7 @@ def kcf(
         Relative rounding of J to be expected of this kernel.
     """
     if start is None:
-        start = yield from spectral_start(kernel, options.n_clusters, rounding)
+        start = yield from spectral_start(kernel, options.n_clusters, rounding, listen)
     U, V = start
     KU, KV = yield from first_products(kernel, U, V)
     history = [updates.objective(kernel.trace, V, KU.full, symmetric_product(U, KU.full))]

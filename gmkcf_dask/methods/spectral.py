@@ -21,7 +21,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from gmkcf_dask.engine.operators import FusedKernel
 from gmkcf_dask.errors import InputError
-from gmkcf_dask.events import Listener
+from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.methods.assign import kmeans_labels
 from gmkcf_dask.methods.base import Floats, Labels, SingleKernelMethod, check_whole
 from gmkcf_dask.methods.eigen import DIRECT, Eigenpairs, Matrix, leading_eigenpairs
@@ -85,7 +85,7 @@ class Sc(SingleKernelMethod[None, Embedding]):
         listen: Listener,
         restart: tuple[int, int],
     ) -> Steps[Embedding]:
-        return (yield from embed(kernel, self.n_clusters, self.laplacian, rounding))
+        return (yield from embed(kernel, self.n_clusters, self.laplacian, rounding, listen=listen))
 
     def conclude(self, run: Embedding, seed: int) -> tuple[Labels, dict[str, Floats]]:
         rows = unit_rows(run.vectors)
@@ -94,12 +94,19 @@ class Sc(SingleKernelMethod[None, Embedding]):
 
 
 def embed(
-    kernel: FusedKernel, k: int, laplacian: Laplacian, rounding: float, *, direct: int = DIRECT
+    kernel: FusedKernel,
+    k: int,
+    laplacian: Laplacian,
+    rounding: float,
+    *,
+    direct: int = DIRECT,
+    listen: Listener = ignore,
+    must_converge: bool = True,
 ) -> Steps[Embedding]:
-    """The k smallest eigenvectors of a kernel's Laplacian."""
+    """The k smallest eigenvectors of a kernel's Laplacian; a warning where they must be exact."""
     A, known = yield from laplacian_of(kernel, laplacian)
-    found = yield from leading_eigenpairs(A, k, known, rounding, direct=direct)
-    if not found.converged:
+    found = yield from leading_eigenpairs(A, k, known, rounding, direct=direct, listen=listen)
+    if must_converge and not found.converged:
         warn_not_converged(found)
     # the matrix solved for is I − L or −L
     top = k if laplacian == "symmetric" else 0
