@@ -50,15 +50,16 @@ def test_any_size_and_number_equals_eigh(n, k, seed):
     np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(k), atol=1e-9)
 
 
-@pytest.mark.parametrize("gap", [1e-1, 1e-2, 1e-3])
+@pytest.mark.once
+@pytest.mark.parametrize("gap", [1e-2, 1e-3])
 def test_a_gap_gives_the_subspace(rng, gap):
     """Values that fall slowly, but for one gap after the k-th, relative to the largest."""
-    n, k = 500, 5
+    n, k = 1600, 5
     values = np.concatenate([1.0 - 0.01 * np.arange(k), np.linspace(0.96 - gap, 0.0, n - k)])
-    A = with_spectrum(rng, values)
-    found, sweeps = solve(A, k)
+    Q = np.linalg.qr(rng.normal(size=(n, n)))[0]
+    found, sweeps = solve((Q * values) @ Q.T, k)
     assert sweeps <= MAX_SWEEPS
-    assert sine(found.vectors, eigh(A)[1][:, ::-1][:, :k]) < 1e-6
+    assert sine(found.vectors, Q[:, :k]) < 1e-6
     assert (np.diff(found.sums) >= -1e-12).all()
 
 
@@ -76,7 +77,7 @@ def test_eigenvectors_on_few_samples_are_not_missed(rng):
     assert sweeps < 30
 
 
-@pytest.mark.parametrize("noise", [0.0, 1e-12, 1e-8, 1e-5])
+@pytest.mark.parametrize("noise", [0.0, 1e-8, 1e-5, 1e-3])
 @pytest.mark.parametrize(("rounding", "dtype"), [(FLOAT64, np.float64), (FLOAT32, np.float32)])
 def test_near_identity_ends_orthonormal(rng, noise, rounding, dtype):
     """No gap anywhere: any orthonormal set is right, and it must come within the sweeps."""
@@ -86,8 +87,20 @@ def test_near_identity_ends_orthonormal(rng, noise, rounding, dtype):
     found, sweeps = solve(A, k, rounding=rounding, dtype=dtype)
     assert sweeps <= MAX_SWEEPS
     np.testing.assert_allclose(found.vectors.T @ found.vectors, np.eye(k), atol=1e-10)
+    # at the larger levels random vectors would miss this by far
     exact = eigh(A)[0][::-1][:k].sum()
     assert found.values.sum() == pytest.approx(exact, rel=1e-6)
+
+
+def test_the_exact_identity_costs_one_sweep_whatever_the_rounding():
+    for kernel, shift in ((np.eye(300), 0.0), (np.eye(300), 1.0)):
+        matrix = Matrix(np.ones(300), np.full(300, shift + 1e-8), np.ones(300))
+        steps = leading_eigenpairs(matrix, 5, np.empty((300, 0)), FLOAT32, direct=0)
+        ask = next(steps)
+        with pytest.raises(StopIteration):
+            steps.send(
+                Products((kernel.astype(np.float32) @ ask.Z.astype(np.float32)).astype(float))
+            )
 
 
 def test_warm_starts_cost_few_sweeps(rng):

@@ -9,17 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import dense, kernels, tiled
 from sklearn.datasets import make_blobs
+from sklearn.exceptions import ConvergenceWarning
 
 from gmkcf_dask import workflow
 from gmkcf_dask.errors import InputError, NumericsWarning
 from gmkcf_dask.events import StageProgress
-from gmkcf_dask.methods import eigen
+from gmkcf_dask.methods import coreg as coreg_module
 from gmkcf_dask.methods.coreg import Coreg, consensus
 from gmkcf_dask.methods.gmkcf import Gmkcf
 from gmkcf_dask.methods.init import start_from_vectors
 from gmkcf_dask.methods.kcf import Kcf
 from gmkcf_dask.methods.kkm import Kkm
-from gmkcf_dask.methods.partition import random_centres
+from gmkcf_dask.methods.partition import assign, random_centres
 from gmkcf_dask.methods.registry import METHODS, make_method, parameters_of
 from gmkcf_dask.methods.rmkkm import Rmkkm
 from gmkcf_dask.methods.spectral import Sc, embed
@@ -136,7 +137,9 @@ def angle(found, exact):
 
 
 @pytest.mark.parametrize("lam", [0.1, 1.0, 100.0])
-def test_coreg_equals_eigh(lam):
+@pytest.mark.parametrize("direct", [0, 1000], ids=["block", "lapack"])
+def test_coreg_equals_eigh(monkeypatch, lam, direct):
+    monkeypatch.setattr(coreg_module, "DIRECT", direct)
     Ks = blob_kernels(70)[0][:2]
     trail = naive.coreg(Ks, 3, lam, 10)
     found = consensus(dense(Ks), 3, lam, 10)
@@ -273,6 +276,48 @@ def test_the_unnormalized_laplacian_allows_any_signs(rng):
     clusters_of(fit_one(Sc(3, "unnormalized"), dense([K])), 3)
 
 
+def test_rmkkm_never_rises_where_samples_sit_on_their_centres():
+    """Duplicates do: a centre on four equal samples must not leave them for a worse place."""
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        X = np.vstack([np.repeat(rng.normal(size=(4, 3)), 6, axis=0), rng.normal(size=(10, 3))])
+        D2 = naive.distances_squared(X)
+        stack = dense([np.exp(-D2 / s) for s in (0.5, 2.0, 8.0)])
+        for gamma in (0.05, 0.3):
+            found = fit_one(Rmkkm(4, gamma=gamma), stack, seed)
+            assert never_rises(found.history), (seed, gamma)
+
+
+def test_rmkkm_says_when_one_kernel_has_it_all():
+    (K, *_), _ = blob_kernels(40)
+    with pytest.warns(NumericsWarning, match=r"kernel kernel_1 has .* RMKKM favours the kernel"):
+        fit_one(Rmkkm(3), dense([K, np.ones((40, 40))], "float32"))
+
+
+def test_an_emptied_cluster_never_empties_another():
+    d = np.array([[-5.0, -4.0, -4.5], [-3.0, -2.0, -2.0], [-2.0, -5.0, -1.0]])
+    labels, _ = assign(d)
+    assert sorted(labels.tolist()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["kkm", "rmkkm"])
+def test_indefinite_kernels_end_with_a_partition(name):
+    for seed in range(10):
+        B = np.random.default_rng(seed).normal(size=(20, 20))
+        K = (B + B.T) / 2 + np.diag(np.full(20, 0.5))
+        if np.trace(K) > 0:
+            found = fit_one(make_method(name, n_clusters=8), dense([K]), seed)
+            assert clusters_of(found, 8) == 8
+
+
+def test_no_warning_filter_is_left_behind(rng):
+    before = list(warnings.filters)
+    stack = dense(kernels(rng, 30, 3))
+    with pytest.warns(ConvergenceWarning, match="max_iter=2"):
+        workflow.fit(stack, Kcf(3, max_iter=2, init="spectral"), [0], stack.names)
+    assert warnings.filters == before
+
+
 def test_kkm_says_when_a_kernel_is_not_positive(rng):
     """Each half has negative distances inside: moving to the nearest mean makes things worse."""
     B = rng.normal(size=(20, 20))
@@ -344,7 +389,3 @@ def test_the_spectral_start_needs_fewer_iterations_and_ends_as_low(paper_data):
     random = Gmkcf(5).fit(stack, range(3))
     assert spectral.n_iter <= 0.75 * np.mean([run.n_iter for run in random])
     assert spectral.objective <= np.mean([run.objective for run in random])
-
-
-def test_the_largest_direct_problem_is_as_the_docs_say():
-    assert (eigen.DIRECT, eigen.MAX_SWEEPS) == (1500, 60)

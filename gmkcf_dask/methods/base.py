@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from gmkcf_dask.blas import one_blas_thread
 from gmkcf_dask.engine.operators import FusedKernel, KernelStack
-from gmkcf_dask.errors import InputError
+from gmkcf_dask.errors import InputError, NumericsWarning
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.methods.steps import Steps, on_each, on_kernel, together
 
@@ -242,6 +243,19 @@ def _kernel(stack: KernelStack, name: str) -> FusedKernel:
     if name == MEAN:
         return stack.fuse(kernel_weights(stack, MEAN))
     return stack.single(stack.names.index(name))
+
+
+def warn_if_one_kernel_has_it_all(names: Sequence[str], w: Floats, method: str) -> None:
+    """Say so when the others hardly count."""
+    top = int(w.argmax())
+    if len(w) > 1 and w[top] > 0.9:
+        warnings.warn(
+            f"kernel {names[top]} has {w[top]:.0%} of the weight: {method} favours the kernel that "
+            "is easiest to reproduce, which need not be the best; compare with KCF on the mean of "
+            "the kernels, or leave it out",
+            NumericsWarning,
+            stacklevel=4,
+        )
 
 
 def check_whole(**numbers: object) -> None:

@@ -50,7 +50,7 @@ class Coreg(MultipleKernelMethod):
     lam : float
         How strongly the kernels are drawn to their consensus.
     max_iter : int
-        Rounds; fewer when the objective no longer changes beyond rounding.
+        Rounds; fewer when the consensus no longer moves beyond rounding.
     """
 
     name: ClassVar[str] = "coreg"
@@ -117,6 +117,7 @@ def consensus(
     history = [-(sum(affinities) + lam * agreement)]
     converged = False
     for round_ in range(1, max_iter + 1):
+        last = centre
         pulled = [Matrix(A.scale, A.shift, A.kernel_diagonal, centre, lam) for A in matrices]
         warm = [np.hstack([view.vectors, centre]) for view in views]
         views = solve(pulled, warm, 0, round_)
@@ -128,7 +129,8 @@ def consensus(
         history.append(-(sum(affinities) + lam * agreement))
         change = (history[-2] - history[-1]) / abs(history[-1])
         listen(IterationDone(0, 1, round_, max_iter, history[-1], change, 0.0, (1 / m,) * m))
-        converged = change <= 10 * stack.error_floor
+        moved = np.linalg.norm(centre - last @ (last.T @ centre))
+        converged = bool(moved <= 100 * stack.error_floor)
         if converged:
             break
     for view in views:

@@ -2,12 +2,11 @@
 
 The matrix is S K S − diag(shift) + λ P Pᵀ with S diagonal: normalised and unnormalised Laplacians
 and their co-regularised forms, up to sign. Nothing n×n exists above `DIRECT` samples; what the
-driver holds is a basis of at most `BASIS_BLOCKS` blocks and its product.
+driver holds is a basis and its product, together about `BASIS_BYTES`.
 
-Every step expands the basis by the residuals of the wanted Ritz vectors, divided by their distance
-to the diagonal, so the answer only gets better; it is orthonormal after any number of sweeps. That
-is why a kernel whose leading eigenvalues coincide (a narrow RBF is nearly the identity) costs few
-sweeps, not many: any orthonormal basis is right there, and residuals vanish at once.
+Every step expands the basis by residuals, so the answer only gets better, and it is orthonormal
+after any number of sweeps. Where the leading eigenvalues coincide (a narrow RBF is nearly the
+identity) any orthonormal set with the same sum of eigenvalues will do, and that is what comes out.
 """
 
 from __future__ import annotations
@@ -23,11 +22,14 @@ from gmkcf_dask.methods.steps import Ask, Steps
 
 Floats = npt.NDArray[np.float64]
 
-DIRECT = 1500
+DIRECT = 1000
 """Up to this many samples the matrix is formed in one sweep and solved by LAPACK."""
 MAX_SWEEPS = 60
-BASIS_BLOCKS, KEPT_BLOCKS = 12, 4
-"""Blocks of 2k + 2 vectors at which the basis is full, and what it is then cut down to."""
+BASIS_BYTES = 64 << 20
+"""For a basis and its product; more only where four blocks need it."""
+MOST_GUARDS = 20
+"""Further Ritz vectors whose residuals are added: a sweep costs the same for many columns, and the
+distance from the k-th eigenvalue to the first that is left out decides how many sweeps it takes."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,15 @@ class Matrix:
 
     @property
     def diagonal(self) -> Floats:
-        base = self.scale**2 * self.kernel_diagonal - self.shift
-        return base if self.pull is None else base + self.lam * np.sum(self.pull**2, axis=1)
+        """Of the whole matrix, shape (n,)."""
+        return self.scale**2 * self.kernel_diagonal - self.shift + self.lam_diagonal
+
+    @property
+    def lam_diagonal(self) -> Floats:
+        """Of λ P Pᵀ, shape (n,)."""
+        if self.pull is None:
+            return np.zeros_like(self.scale)
+        return np.asarray(self.lam * np.sum(self.pull**2, axis=1))
 
     def matmul(self, Z: Floats) -> Steps[Floats]:
         """A Z, shape (n, c). One sweep."""
@@ -105,7 +114,7 @@ def leading_eigenpairs(
         added to them.
     rounding : float
         Relative rounding of products. It is done when every residual is below ten times that,
-        relative to the largest eigenvalue by modulus.
+        relative to the size of S K S and of the shift.
     """
     n = len(A.scale)
     if n <= direct:
@@ -115,7 +124,9 @@ def leading_eigenpairs(
         values, vectors = values[::-1][:k], fix_signs(vectors[:, ::-1][:, :k])
         return Eigenpairs(values, vectors, (float(values.sum()),), True)
 
-    diagonal, block = A.diagonal, 2 * k + 2
+    diagonal = A.diagonal
+    guards, block, full_basis = _sizes(n, k)
+    size = max(float(np.abs(A.shift).max()), float(np.abs(diagonal - A.lam_diagonal).max()))
     basis = new = orthonormal(np.empty((n, 0)), np.hstack([start, _guesses(diagonal, k)]))
     product = np.empty((n, 0))
     sums: list[float] = []
@@ -125,15 +136,16 @@ def leading_eigenpairs(
         theta, Y = (flipped[..., ::-1] for flipped in eigh((H + H.T) / 2))
         sums.append(float(theta[:k].sum()))
         listen(StageProgress("eigenvectors", len(sums), max_sweeps, unit="sweeps at most"))
-        wanted = slice(0, min(k + 2, len(theta)))
+        wanted = slice(0, min(k + guards, len(theta)))
         X = basis @ Y[:, wanted]
         R = product @ Y[:, wanted] - X * theta[wanted]
-        norm = max(abs(theta[0]), abs(theta[-1]), np.finfo(float).tiny)
+        # the pull is exact: rounding is that of the rest
+        norm = max(abs(theta[0]) - A.lam, abs(theta[-1]), size, np.finfo(float).tiny)
         converged = bool((np.linalg.norm(R[:, :k], axis=0) <= 10 * rounding * norm).all())
         if converged or len(sums) == max_sweeps:
             break
-        if basis.shape[1] + block > BASIS_BLOCKS * block:
-            kept = Y[:, : KEPT_BLOCKS * block]
+        if basis.shape[1] + block > full_basis:
+            kept = Y[:, : max(full_basis // 3, block)]
             basis, product = basis @ kept, product @ kept
         # Plain residuals make a Krylov space, which misses nothing; divided by their distance to
         # the diagonal they find eigenvectors that live on few samples, for which a Krylov space
@@ -145,6 +157,14 @@ def leading_eigenpairs(
             break
         basis = np.hstack([basis, new])
     return Eigenpairs(theta[:k], fix_signs(X[:, :k]), tuple(sums), converged)
+
+
+def _sizes(n: int, k: int) -> tuple[int, int, int]:
+    """Guard vectors, vectors added per sweep, and vectors of a full basis."""
+    columns = BASIS_BYTES // (2 * 8 * n)
+    guards = max(2, min(MOST_GUARDS, columns // 12 - 2 * k))
+    block = 2 * k + guards
+    return guards, block, max(4 * block, min(12 * block, columns))
 
 
 def _guesses(diagonal: Floats, k: int) -> Floats:

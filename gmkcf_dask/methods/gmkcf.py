@@ -21,7 +21,12 @@ from gmkcf_dask.errors import NumericsWarning
 from gmkcf_dask.events import IterationDone, Listener, ignore
 from gmkcf_dask.methods import updates
 from gmkcf_dask.methods.assign import kmeans_labels
-from gmkcf_dask.methods.base import Clustering, MultipleKernelMethod, RunSummary
+from gmkcf_dask.methods.base import (
+    Clustering,
+    MultipleKernelMethod,
+    RunSummary,
+    warn_if_one_kernel_has_it_all,
+)
 from gmkcf_dask.methods.factorize import (
     Factorization,
     Floats,
@@ -74,7 +79,7 @@ class Gmkcf(SolverOptions, MultipleKernelMethod):
             assert best is not None
             KU = stack.fuse(best.w**2, keep=False).matmul(best.U)
             done = finish(best, KU, polish=self.polish)
-        warn_if_one_kernel_has_it_all(stack.names, done.w)
+        warn_if_one_kernel_has_it_all(stack.names, done.w, "GMKCF")
         return Clustering(
             kmeans_labels(done.V, self.n_clusters, seed),
             done.w,
@@ -84,19 +89,6 @@ class Gmkcf(SolverOptions, MultipleKernelMethod):
             tuple(runs),
             seed,
             {"U": done.U, "V": done.V},
-        )
-
-
-def warn_if_one_kernel_has_it_all(names: Sequence[str], w: Floats) -> None:
-    """Say so when the others hardly count."""
-    top = int(w.argmax())
-    if len(w) > 1 and w[top] > 0.9:
-        warnings.warn(
-            f"kernel {names[top]} has {w[top]:.0%} of the weight: GMKCF favours the kernel that is "
-            "easiest to reproduce, which need not be the best; compare with KCF on the mean of the "
-            "kernels, or leave it out",
-            NumericsWarning,
-            stacklevel=4,
         )
 
 

@@ -58,7 +58,7 @@ def assign(d: Floats) -> tuple[Labels, Floats]:
     own = d[np.arange(len(d)), labels]
     sizes = np.bincount(labels, minlength=d.shape[1])
     for empty in np.flatnonzero(sizes == 0):
-        movable = np.where(sizes[labels] > 1, own, -1.0)
+        movable = np.where(sizes[labels] > 1, own, -np.inf)
         farthest = int(movable.argmax())
         sizes[labels[farthest]] -= 1
         sizes[empty] = 1

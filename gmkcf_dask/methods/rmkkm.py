@@ -29,6 +29,7 @@ from gmkcf_dask.methods.base import (
     MultipleKernelMethod,
     RunSummary,
     check_whole,
+    warn_if_one_kernel_has_it_all,
 )
 from gmkcf_dask.methods.partition import (
     Partition,
@@ -40,7 +41,8 @@ from gmkcf_dask.methods.partition import (
 from gmkcf_dask.methods.steps import Ask, Steps, on_kernel, together
 
 AT_CENTRE = 1e-10
-"""Squared distance below which a sample sits on its centre, where rounding is not larger."""
+"""Squared distance, relative to the mean diagonal, below which a sample sits on its centre, where
+rounding is not larger."""
 RESTARTS = 2
 """Random inner starts per iteration with `restart_inner`, as the authors have it."""
 
@@ -96,6 +98,7 @@ class Rmkkm(MultipleKernelMethod):
                 for r, stream in enumerate(streams)
             ]
         best = min(runs, key=lambda run: run.history[-1])
+        warn_if_one_kernel_has_it_all(stack.names, best.weights / best.weights.sum(), "RMKKM")
         return Clustering(
             best.labels,
             best.weights,
@@ -120,17 +123,20 @@ def rmkkm(
     starts = [sample_centres(rng, n, k) for _ in range(RESTARTS if options.restart_inner else 1)]
     labels: Labels | None = None
     history: list[float] = []
-    converged = False
+    converged, fresh = False, True
     for iteration in range(1, options.max_iter + 1):
         fused = stack.fuse(w)
         try:
             diagonal = fused.diagonal()
-            on_centre = max(AT_CENTRE, 100 * stack.error_floor * float(diagonal.mean()))
-            inner = [robust_clusters(diagonal, C, options.inner_iter, on_centre) for C in starts]
+            on_centre = max(AT_CENTRE, 100 * stack.error_floor) * float(diagonal.mean())
+            inner = [
+                robust_clusters(diagonal, C, options.inner_iter, on_centre, fresh=fresh)
+                for C in starts
+            ]
             found = min(together(inner, on_kernel(fused)), key=lambda one: one.objective)
         finally:
             fused.release()
-        own = own_distances(stack, found)
+        C, own = own_distances(stack, found, w)
         if not history:
             history.append(float(np.sqrt(own @ w).sum()))
         w = weights_from_distances(own, w, options.gamma)
@@ -146,10 +152,8 @@ def rmkkm(
         labels = found.labels
         if converged:
             break
-        if options.restart_inner:
-            starts = [sample_centres(rng, n, k) for _ in range(RESTARTS)]
-        else:
-            starts = [found.C]
+        fresh = options.restart_inner
+        starts = [sample_centres(rng, n, k) for _ in range(RESTARTS)] if fresh else [C]
     assert labels is not None
     if not converged and not options.restart_inner:
         warnings.warn(
@@ -163,15 +167,16 @@ def rmkkm(
 
 @dataclass(frozen=True)
 class RobustClusters:
-    """Clusters, their centres C (n×k), and Σ_j sqrt(d_j) before the last step of the centres."""
+    """Clusters; their centres C (n×k) and those before the last step; Σ_j sqrt(d_j) at these."""
 
     labels: Labels
     C: Floats
+    C_before: Floats
     objective: float
 
 
 def robust_clusters(
-    diagonal: Floats, C: Floats, max_iter: int, on_centre: float
+    diagonal: Floats, C: Floats, max_iter: int, on_centre: float, *, fresh: bool
 ) -> Steps[RobustClusters]:
     """Clusters of lowest Σ_j sqrt(d_j) on one kernel: samples far from their centre weigh less.
 
@@ -184,19 +189,43 @@ def robust_clusters(
     on_centre : float
         Squared distance below which a sample sits on its centre. It must be above rounding: one
         sample with a weight from a distance of rounding would hold its centre for ever.
+    fresh : bool
+        The first centres are samples, which are left at once.
+
+    Notes
+    -----
+    A step of the centres lowers the sum unless samples sit on one of them: these would weigh
+    infinitely much, get a finite weight instead, and the sum may rise (duplicates do that). A
+    centre whose cluster got worse goes back to where it was, and nothing more is asked for it.
     """
     labels: Labels | None = None
-    for _ in range(max_iter):
+    before, K_before, parts = C, C, np.full(C.shape[1], np.inf)
+    for step in range(max_iter):
         products = yield Ask(C)
-        found, own = assign(distances(diagonal, C, products.full))
+        KC = products.full
+        if labels is not None:
+            worse = cluster_sums(distances(diagonal, C, KC), labels) > parts
+            C, KC = np.where(worse, before, C), np.where(worse, K_before, KC)
+        d = distances(diagonal, C, KC)
+        found, own = assign(d)
         own = np.maximum(own, 0.0)
         settled = labels is not None and bool((found == labels).all())
         labels, objective = found, float(np.sqrt(own).sum())
+        before, K_before = C, KC
+        taken = np.bincount(d.argmin(axis=1), minlength=C.shape[1]) > 0
+        free = ~taken | (fresh and step == 0)
+        parts = np.where(free, np.inf, np.bincount(labels, np.sqrt(own), C.shape[1]))
         C = indicator(labels, C.shape[1], _sample_weights(own, on_centre))
         if settled:
             break
     assert labels is not None
-    return RobustClusters(labels, C, objective)
+    return RobustClusters(labels, C, np.where(np.isinf(parts), C, before), objective)
+
+
+def cluster_sums(d: Floats, labels: Labels) -> Floats:
+    """Σ sqrt(d_j) over the samples of every cluster, shape (k,)."""
+    own = np.maximum(d[np.arange(len(d)), labels], 0.0)
+    return np.asarray(np.bincount(labels, np.sqrt(own), d.shape[1]), dtype=np.float64)
 
 
 def _sample_weights(own: Floats, on_centre: float) -> Floats:
@@ -208,13 +237,23 @@ def _sample_weights(own: Floats, on_centre: float) -> Floats:
     return np.where(away, s, s[away].mean())
 
 
-def own_distances(stack: KernelStack, found: RobustClusters) -> Floats:
-    """d^i_j of every sample to its own centre in every kernel, shape (n, m). One sweep."""
+def own_distances(stack: KernelStack, found: RobustClusters, w: Floats) -> tuple[Floats, Floats]:
+    """Centres, and d^i_j of every sample to its own one in every kernel, shape (n, m). One sweep.
+
+    For each cluster the better of its last two centres.
+    """
+    k, samples = found.C.shape[1], np.arange(stack.n_samples)
+    both = np.hstack([found.C, found.C_before])
     columns = [
-        distances(stack.diagonal(i), found.C, KC)[np.arange(stack.n_samples), found.labels]
-        for i, KC in enumerate(stack.matmul_each(found.C))
+        distances(stack.diagonal(i), both, KC) for i, KC in enumerate(stack.matmul_each(both))
     ]
-    return np.maximum(np.stack(columns, axis=1), 0.0)
+    after, before = (
+        np.maximum([d[samples, found.labels + shift] for d in columns], 0.0).T for shift in (0, k)
+    )
+    sums = [np.bincount(found.labels, np.sqrt(own @ w), k) for own in (after, before)]
+    worse = sums[0] > sums[1]
+    C = np.where(worse, found.C_before, found.C)
+    return C, np.where(worse[found.labels][:, None], before, after)
 
 
 def weights_from_distances(own: Floats, w: Floats, gamma: float) -> Floats:
