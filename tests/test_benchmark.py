@@ -1,6 +1,7 @@
 """The benchmark: rows, resuming, tables that say what the rows say, and pictures."""
 
 import csv
+import json
 import math
 
 import numpy as np
@@ -17,8 +18,9 @@ from gmkcf_dask.benchmark.published import (
     MEASURES,
     PAPER_METHODS,
     SCORES,
+    SIZES,
 )
-from gmkcf_dask.benchmark.runs import KERNEL_NAMES, Row, read_rows, write_rows
+from gmkcf_dask.benchmark.runs import KERNEL_NAMES, Row, Settings, read_rows, write_rows
 from gmkcf_dask.benchmark.tables import (
     Results,
     gmkcf_over_second,
@@ -133,6 +135,8 @@ def test_more_runs_add_to_those_that_are_there(data, tmp_path):
         (("--datasets", "nothing"), "nothing.mat is not there: --data must name the folder"),
         (("--methods", "kkk"), "there is no method 'kkk' in the benchmark"),
         (("--runs", "0"), "runs must be at least 1"),
+        (("--methods", ""), "there is nothing to run"),
+        (("--datasets", ","), "there is nothing to run"),
     ],
 )
 def test_bad_requests_are_one_sentence(data, tmp_path, options, message):
@@ -150,6 +154,29 @@ def test_other_kernels_need_another_folder(whole, data):
     result = CliRunner().invoke(main, args)
     assert result.exit_code == 2
     assert "holds runs with normalization degree, not unit" in result.output
+
+
+def test_other_settings_or_data_need_another_folder(data, tmp_path):
+    out = tmp_path / "b"
+    args = ["benchmark", "--data", str(data), "--datasets", "bbc", "--out", str(out)]
+    few = [*args, "--methods", "coreg", "--runs"]
+    assert CliRunner().invoke(main, [*few, "1"]).exit_code == 0
+    held = json.loads((out / "benchmark.json").read_text())
+    assert held["sizes"] == {"bbc": [45, 12, 3]}
+    assert "| BBC | 45 | 12 | 3 | no |" in (out / "tables.md").read_text()
+    changes = {
+        "methods": {"coreg": "λ = 7"},
+        "sizes": {"bbc": [45, 13, 3]},
+    }
+    messages = {"methods": "runs of coreg with other settings (λ = 7)", "sizes": "[45, 13, 3]"}
+    for field, value in changes.items():
+        (out / "benchmark.json").write_text(json.dumps({**held, field: value}))
+        result = CliRunner().invoke(main, [*few, "2"])
+        assert result.exit_code == 2
+        assert messages[field] in result.output
+    (out / "benchmark.json").write_text(json.dumps({**held, "versions": [{"numpy": "0.0.1"}]}))
+    assert CliRunner().invoke(main, [*few, "2"]).exit_code == 0
+    assert "numpy 0.0.1; then python" in (out / "tables.md").read_text()
 
 
 def row(dataset, method, kernel, seed, value):
@@ -184,7 +211,8 @@ def test_tables_of_the_published_values_differ_by_nothing():
                         converged=True, seconds=1)
                     for kernel in (KERNEL_NAMES if entry.single_kernel else [""])
                 ]  # fmt: skip
-    text = markdown(rows, "degree", {})
+    settings = Settings("degree", {}, {name: list(size) for name, size in SIZES.items()}, [])
+    text = markdown(rows, settings)
     differences = [line for line in text.splitlines() if "largest" in line and line.startswith("|")]
     assert len(differences) == len(PAPER_METHODS)
     for line in differences:

@@ -146,13 +146,13 @@ ENTRIES: dict[str, Entry] = {
         Entry(
             "nmf",
             "NMF on X",
-            "scikit-learn, nndsvda, argmax; one run, nothing is random",
+            "scikit-learn, nndsvda, argmax; one run, the seed hardly matters",
             "reference",
             on_features=_nmf,
             deterministic=True,
         ),
         Entry(
-            "spectral",
+            "knn_spectral",
             "Spectral on X",
             f"scikit-learn, {NEIGHBOURS} neighbours",
             "reference",

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from gmkcf_dask.benchmark.published import MEASURES
-from gmkcf_dask.benchmark.runs import RUNS, SETTINGS, Row
+from gmkcf_dask.benchmark.runs import RUNS, Row, read_settings
 from gmkcf_dask.benchmark.tables import Results, markdown
-from gmkcf_dask.files import get, put_atomic
+from gmkcf_dask.files import put_atomic
 
 TABLES = "tables.md"
 
 
-def write_report(out: Path, rows: Sequence[Row], normalization: str) -> list[Path]:
+def write_report(out: Path, rows: Sequence[Row]) -> list[Path]:
     """Tables and pictures of a benchmark folder; returns what was written."""
-    settings = json.loads(get(out / SETTINGS) or b"{}")
-    text = markdown(rows, normalization, settings.get("versions", {}))
-    put_atomic(out / TABLES, text.encode())
+    settings = read_settings(out)
+    assert settings is not None
+    put_atomic(out / TABLES, markdown(rows, settings).encode())
     written = [out / RUNS, out / TABLES]
     if find_spec("matplotlib") is not None:
         from gmkcf_dask.benchmark.pictures import draw_means, draw_measure

@@ -9,13 +9,12 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from gmkcf_dask import workflow
 from gmkcf_dask.benchmark.entries import Entry, run_on_features
-from gmkcf_dask.benchmark.published import TITLES
 from gmkcf_dask.cluster import Resources
 from gmkcf_dask.corpus import Corpus, read_corpus
 from gmkcf_dask.engine.operators import KernelStack
@@ -71,6 +70,8 @@ class Benchmark:
     def __post_init__(self) -> None:
         if self.n_seeds < 1:
             raise InputError(f"runs must be at least 1, not {self.n_seeds}")
+        if not self.datasets or not self.entries:
+            raise InputError("there is nothing to run: name at least one data set and one method")
         for dataset in self.datasets:
             if not self.file_of(dataset).is_file():
                 raise InputError(
@@ -97,7 +98,7 @@ def run_benchmark(
 ) -> list[Row]:
     """All rows, earlier ones of the same folder included; the file grows batch by batch."""
     make_folder(benchmark.out, "the benchmark")
-    _claim(benchmark)
+    settings = claim(benchmark)
     rows = {row.key: row for row in read_rows(benchmark.out / RUNS)}
     for dataset in benchmark.datasets:
         todo = [(entry, _missing(benchmark, dataset, entry, rows)) for entry in benchmark.entries]
@@ -105,6 +106,8 @@ def run_benchmark(
         if not todo:
             continue
         corpus = read_corpus(benchmark.file_of(dataset))
+        settings = settings.knowing(dataset, (*corpus.X.shape, _classes(corpus)))
+        put_atomic(benchmark.out / SETTINGS, json.dumps(asdict(settings), indent=1).encode())
         stack = None
         for entry, seeds in todo:
             if entry.method is not None and stack is None:
@@ -115,8 +118,11 @@ def run_benchmark(
                 done = list(_run(benchmark, dataset, entry, batch, corpus, stack, listen))
                 rows |= {row.key: row for row in done}
                 write_rows(benchmark.out / RUNS, list(rows.values()))
+            # the mean kernel is ours, the paper has the mean over kernels
             own = [
-                row for row in rows.values() if (row.dataset, row.method) == (dataset, entry.name)
+                row
+                for row in rows.values()
+                if (row.dataset, row.method) == (dataset, entry.name) and row.kernel != MEAN
             ]
             say(
                 f"{dataset}: {entry.title:<22} {len(own):>4} runs "
@@ -210,23 +216,68 @@ def _run(
         )
 
 
-def _claim(benchmark: Benchmark) -> None:
-    """A folder holds runs of one kind of kernels only."""
-    path = benchmark.out / SETTINGS
-    wanted = {"normalization": benchmark.normalization, "versions": package_versions()}
-    held = get(path)
+@dataclass(frozen=True)
+class Settings:
+    """What all rows of a folder have in common, in benchmark.json.
+
+    Attributes
+    ----------
+    normalization : str
+    methods : dict
+        Settings by method: rows made with other ones must not be mixed in.
+    sizes : dict
+        Samples, features and classes of the sets, as they were read.
+    versions : list of dict
+        Of every session that added rows.
+    """
+
+    normalization: str
+    methods: dict[str, str]
+    sizes: dict[str, list[int]]
+    versions: list[dict[str, str]]
+
+    def knowing(self, dataset: str, size: tuple[int, int, int]) -> Settings:
+        """With the size of one more set."""
+        known = self.sizes.get(dataset, list(size))
+        if known != list(size):
+            raise InputError(
+                f"{dataset} has {size[0]} samples, {size[1]} features and {size[2]} classes, but "
+                f"earlier runs in this folder saw {known}: choose another folder"
+            )
+        return replace(self, sizes={**self.sizes, dataset: list(size)})
+
+
+def read_settings(out: Path) -> Settings | None:
+    """The settings of a folder; None where there are none."""
+    held = get(out / SETTINGS)
     if held is None:
-        put_atomic(path, json.dumps(wanted, indent=1).encode())
-        return
+        return None
     try:
-        normalization = json.loads(held)["normalization"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is damaged: choose another folder") from error
-    if normalization != benchmark.normalization:
+        return Settings(**json.loads(held))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{out / SETTINGS} is damaged: choose another folder") from error
+
+
+def claim(benchmark: Benchmark) -> Settings:
+    """Settings for the rows to come, refused where those of the folder are others."""
+    methods = {entry.name: entry.settings for entry in benchmark.entries}
+    fresh = Settings(benchmark.normalization, methods, {}, [package_versions()])
+    held = read_settings(benchmark.out)
+    if held is None:
+        return fresh
+    if held.normalization != fresh.normalization:
         raise InputError(
-            f"{benchmark.out} holds runs with normalization {normalization}, not "
-            f"{benchmark.normalization}: choose another folder"
+            f"{benchmark.out} holds runs with normalization {held.normalization}, not "
+            f"{fresh.normalization}: choose another folder"
         )
+    for name, settings in methods.items():
+        if held.methods.get(name, settings) != settings:
+            raise InputError(
+                f"{benchmark.out} holds runs of {name} with other settings "
+                f"({held.methods[name]}): choose another folder"
+            )
+    new = [] if package_versions() in held.versions else fresh.versions
+    return replace(held, methods=held.methods | methods, versions=[*held.versions, *new])
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -253,8 +304,3 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     table.writeheader()
     table.writerows(asdict(row) for row in rows)
     put_atomic(path, text.getvalue().encode())
-
-
-def title_of(dataset: str) -> str:
-    """What tables call a data set."""
-    return TITLES.get(dataset, dataset)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -19,7 +19,7 @@ from gmkcf_dask.benchmark.published import (
     SIZES,
     TITLES,
 )
-from gmkcf_dask.benchmark.runs import KERNEL_NAMES, Row
+from gmkcf_dask.benchmark.runs import KERNEL_NAMES, Row, Settings
 from gmkcf_dask.methods.base import MEAN
 
 TABLE_OF = {"ACC": 2, "NMI": 3, "purity": 4}
@@ -112,17 +112,19 @@ def published(measure: str, dataset: str | None, method: str, datasets: Sequence
     return fmean(table[each][method] for each in datasets)
 
 
-def markdown(rows: Sequence[Row], normalization: str, versions: dict[str, str]) -> str:
+def markdown(rows: Sequence[Row], settings: Settings) -> str:
     """The whole of tables.md."""
     results = Results(rows)
-    seeds = max((row.seed for row in rows), default=-1) + 1
-    used = ", ".join(f"{name} {version}" for name, version in versions.items())
+    used = "; then ".join(
+        ", ".join(f"{name} {version}" for name, version in versions.items())
+        for versions in settings.versions
+    )
     parts = [
         "# The paper's tables, run again",
-        f"Kernels with normalization `{normalization}`, scaling `minmax`, float32. Seeds "
-        f"0–{seeds - 1}; mean ± standard error over seeds. In brackets the published value and the "
-        f"difference to it. Versions: {used}.",
-        _table_1(results),
+        f"Kernels with normalization `{settings.normalization}`, scaling `minmax`, float32. "
+        f"{_seeds(results)}; mean ± standard error over seeds. In brackets the published value and "
+        f"the difference to it. Versions: {used}.",
+        _table_1(results, settings.sizes),
         *(_paper_table(results, measure) for measure in MEASURES),
         _closeness(results),
         _gains(results),
@@ -142,15 +144,29 @@ def _title(dataset: str) -> str:
     return TITLES.get(dataset, dataset)
 
 
-def _table_1(results: Results) -> str:
-    lines = [
-        [_title(dataset), *map(str, SIZES.get(dataset, ("–",) * 3))] for dataset in results.datasets
-    ]
-    return "## Table 1: the data sets\n\n" + _grid(["set", "samples", "features", "classes"], lines)
+def _seeds(results: Results) -> str:
+    counts = {
+        entry.title: len({row.seed for row in results.rows if row.method == entry.name})
+        for entry in results.entries
+        if not entry.deterministic
+    }
+    if len(set(counts.values())) <= 1:
+        return f"Seeds 0–{max(counts.values(), default=1) - 1}"
+    return "Seeds: " + ", ".join(f"{title} {count}" for title, count in counts.items())
+
+
+def _table_1(results: Results, sizes: Mapping[str, Sequence[int]]) -> str:
+    lines = []
+    for dataset in results.datasets:
+        printed = SIZES.get(dataset)
+        note = "" if printed is None else "yes" if list(sizes[dataset]) == list(printed) else "no"
+        lines.append([_title(dataset), *map(str, sizes[dataset]), note])
+    header = ["set", "samples", "features", "classes", "as in the paper"]
+    return "## Table 1: the data sets\n\n" + _grid(header, lines)
 
 
 def _paper_table(results: Results, measure: str) -> str:
-    entries = results.of("paper")
+    entries = [*results.of("paper"), *results.of("reference")]
     if not entries:
         return ""
     lines = []
@@ -164,7 +180,7 @@ def _paper_table(results: Results, measure: str) -> str:
                 cell = results.cell(dataset, entry, measure)
             if cell is None:
                 cells.append("–")
-            elif dataset is None or dataset in SIZES:
+            elif entry.kind == "paper" and (dataset is None or dataset in SIZES):
                 printed = published(measure, dataset, entry.title, paper_sets)
                 cells.append(f"{cell} ({short(printed)}, {signed(cell.mean - printed)})")
             else:
@@ -286,7 +302,11 @@ def _effort(results: Results) -> str:
     for entry in results.entries:
         line = [entry.title]
         for dataset in results.datasets:
-            own = [r for r in results.rows if (r.dataset, r.method) == (dataset, entry.name)]
+            own = [
+                row
+                for row in results.rows
+                if (row.dataset, row.method) == (dataset, entry.name) and row.kernel != MEAN
+            ]
             if not own:
                 line.append("–")
                 continue
@@ -301,6 +321,7 @@ def _effort(results: Results) -> str:
         lines.append(line)
     return (
         "## Iterations, seconds per run, and mean objective\n\n"
-        "Runs that share their sweeps share the time equally.\n\n"
+        "Runs that share work share its time equally: kernels and seeds of KKM and KCF their "
+        "sweeps, seeds of SC, Coreg and the spectral start everything but K-means.\n\n"
         + _grid(["method", *map(_title, results.datasets)], lines)
     )

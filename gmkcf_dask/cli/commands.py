@@ -218,7 +218,7 @@ def score(run_folder: Path, labels: Path | None, **options: Any) -> None:
     "--methods",
     default="all",
     help="Comma-separated: kkm, sc, kcf, coreg, rmkkm, gmkcf as the paper's rows were made; "
-    "gmkcf_spectral, sc_symmetric, coreg_0.1, rmkkm_warm; kmeans, nmf and spectral on X.",
+    "gmkcf_spectral, sc_symmetric, coreg_0.1, rmkkm_warm; kmeans, nmf, knn_spectral on X.",
 )
 @click.option("--runs", "n_seeds", type=int, default=20, help="Seeds 0, 1, … of every method.")
 @click.option(
@@ -254,7 +254,7 @@ def benchmark(
             click.echo(line)
 
         rows = run_benchmark(asked, resources, say, progress)
-    for path in write_report(out, rows, normalization):
+    for path in write_report(out, rows):
         click.echo(f"written: {path}")
 
 
