@@ -34,7 +34,7 @@ FEATURE_CHUNK = 1 << 17
 """Values per chunk of sparse features."""
 SMALLEST_BLOCK, LARGEST_DEFAULT_BLOCK = 64, 1024
 GRAPHS_PER_ITERATION = 3
-# measured per core on a 2-core machine: `scripts/out_of_core`, and `scripts/seeds` on WebKB
+# measured per core on a 2-core machine: `scripts/out_of_core`, and `gmkcf benchmark` on WebKB
 STORE_BYTES_PER_MS, MEMORY_BYTES_PER_MS, GRAPH_MS = 350_000, 4_000_000, 100
 
 

@@ -36,7 +36,7 @@ from gmkcf_dask.methods.base import (
     SingleKernelMethod,
 )
 from gmkcf_dask.plan import Plan, Residency, Tiling, human_bytes, make_plan, tiled_bytes
-from gmkcf_dask.results.run import write_run
+from gmkcf_dask.results.run import remove_run, write_run
 from gmkcf_dask.results.summary import summarize_clusters
 
 Floats = npt.NDArray[np.float64]
@@ -247,7 +247,10 @@ def fit_into(
             "warnings": notes,
             "seconds": {stage: round(value, 3) for stage, value in watch.seconds.items()},
         }
-        folder = out if len(clusterings) == 1 else out / str(found.kernel)
+        folder = out
+        if len(clusterings) > 1:
+            remove_run(out)  # of an earlier, single run
+            folder = out / str(found.kernel)
         factors = {**found.factors, "w": found.weights}
         write_run(folder, store.ids, found.labels, factors, result)
         results.append((found, result))
@@ -274,7 +277,7 @@ def _result(
         "runs": [asdict(run) for run in found.runs],
         "bytes": {
             "stored": store.stored_bytes(),
-            "touched_per_iteration": plan.read_per_iteration if found.kernel is None else None,
+            "touched_per_iteration": plan.read_per_iteration if method.name == "gmkcf" else None,
             "planned_worker_peak": plan.worker_peak_bytes,
             "worker_peaks": list(resources.worker_peaks().values()),
         },

@@ -63,8 +63,8 @@ def main() -> None:
     specs = resolve_kernels(options.kernels)
     request = KernelRequest(corpus, specs, precision=options.precision)
     solver = {name: getattr(options, name) for name in ("inner_iter", "v_steps", "max_iter", "tol")}
-    if options.method != "gmkcf":
-        solver = {}  # those are for GMKCF
+    if options.method not in ("gmkcf", "kcf"):
+        solver = {}  # those are for factorizations
     method = make_method(options.method, n_clusters=options.clusters, **solver)
     progress = Progress()
     with (

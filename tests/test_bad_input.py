@@ -385,7 +385,7 @@ def test_unusual_data_is_clustered(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", FINE)
 @pytest.mark.parametrize("estimator", MODELS, ids=["GMKCF", "KCF"])
-@pytest.mark.filterwarnings("ignore:stopped after max_iter", "ignore:the reconstruction error")
+@pytest.mark.filterwarnings("ignore:.* stopped after max_iter", "ignore:the reconstruction error")
 def test_unusual_data_is_clustered_in_memory(kind, estimator):
     model = clone(estimator).set_params(random_state=0, max_iter=30, tol=0.01).fit(FINE[kind])
     assert model.labels_.shape == (len(FINE[kind]),)

@@ -187,12 +187,27 @@ class TestSweepsOfMethods:
     def test_rmkkm_fuses_once_and_measures_once_per_iteration(self, counter):
         (found,) = Rmkkm(K).fit(counter, [0])
         assert counter.fused == found.n_iter
-        assert counter.each == [K] * found.n_iter
+        assert counter.each == [2 * K] * found.n_iter  # for the last two centres of each cluster
         assert len(counter.products) <= 30 * found.n_iter
 
     def test_the_spectral_start_costs_the_eigenproblem_only(self, counter):
         (spectral,) = Kcf(K, tol=1e-3, init="spectral").fit(counter, [0, 1], ["kernel_0"])[:1]
         assert len(counter.products) == 2 + 2 * spectral.n_iter
+
+
+@pytest.mark.usefixtures("calm")
+@pytest.mark.parametrize("names", [["kernel_0"], ["kernel_0", "kernel_2"]])
+def test_too_many_blocks_for_one_product_take_turns(counter, names):
+    """Out of core, runs that would not fit into memory together are answered by further sweeps."""
+    together = Kkm(K, n_init=5).fit(counter, [0], names)
+    cut = Counter(counter._stack)
+    cut._stack.most_columns = 2 * K
+    turns = Kkm(K, n_init=5).fit(cut, [0], names)
+    for one, other in zip(together, turns, strict=True):
+        np.testing.assert_array_equal(one.labels, other.labels)
+    widths = cut.products if len(names) == 1 else [max(each) for each in cut.each]
+    assert max(widths) == 2 * K
+    assert widths[:3] == [2 * K, 2 * K, K]
 
 
 @pytest.mark.usefixtures("calm")

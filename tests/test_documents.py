@@ -65,11 +65,12 @@ def run_script(name, *arguments):
     )
 
 
-def test_out_of_core_script_in_small():
+@pytest.mark.parametrize(
+    "more", [("--max-iter", 3), ("--method", "sc", "--kernels", "rbf_1,cosine")]
+)
+def test_out_of_core_script_in_small(more):
     """The real one is n = 12,000; this shows that the script and the plan's bound hold."""
-    ran = run_script(
-        "out_of_core.py", "--n", 1500, "--memory", "1GiB", "--max-iter", 3, "--workers", 2
-    )
+    ran = run_script("out_of_core.py", "--n", 1500, "--memory", "1GiB", "--workers", 2, *more)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "blocks spilled: 0" in ran.stdout
     assert re.search(r"peak per worker at the end: .* \(plan: .*\)", ran.stdout)

@@ -257,7 +257,7 @@ def test_a_rise_of_the_objective_stops_the_run_and_is_said(rng, monkeypatch):
         return true_errors(U, V) * (1 if len(calls) < 3 else 2)
 
     monkeypatch.setattr(stack, "errors", lying)
-    with pytest.warns(NumericsWarning, match="the objective rose from"):
+    with pytest.warns(NumericsWarning, match="the objective of GMKCF rose from"):
         run = gmkcf(stack, start(rng, 20, 2), SolverOptions(2, tol=0.0))
     assert not run.converged
     assert run.n_iter == 3

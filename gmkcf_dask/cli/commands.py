@@ -120,9 +120,8 @@ def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
     opened = KernelStore.open(store)
     method.check_samples(opened.n_samples)
     kernels = _kernels(options["kernel"], method, opened.names)
-    if len(kernels) > 1:
-        for name in kernels:
-            check_run_folder(out / name, overwrite=overwrite)
+    for name in kernels if len(kernels) > 1 else ():
+        check_run_folder(out / name, overwrite=overwrite)
     with _cluster(opened.n_samples, options) as resources:
         _fit_and_report(out, opened, method, kernels, resources, options, {})
 
@@ -150,9 +149,8 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
         request = watch.time("read", lambda: _request(input_path, options))
     method.check_samples(request.n_samples)
     kernels = _kernels(options["kernel"], method, tuple(spec.name for spec in request.specs))
-    if len(kernels) > 1:
-        for name in kernels:
-            check_run_folder(out / name, overwrite=overwrite)
+    for name in kernels if len(kernels) > 1 else ():
+        check_run_folder(out / name, overwrite=overwrite)
     path = store or out / "store.zarr"
     with _cluster(request.n_samples, options) as resources:
         replace = overwrite and store is None and workflow.is_other_store(path, request)
@@ -337,16 +335,16 @@ def _fit_and_report(
     for note in found[0][1]["warnings"]:
         click.echo(f"note: {note}", err=True)
     if len(found) == 1:
-        _report_one(out, *found[0])
+        _report_one(*found[0])
     else:
-        _report_many(out, [clustering for clustering, _ in found])
+        _report_many([clustering for clustering, _ in found])
     spent = ", ".join(f"{stage} {value:.1f} s" for stage, value in found[-1][1]["seconds"].items())
     click.echo(f"time: {spent}")
     where = out if len(found) == 1 else out / "KERNEL"
     click.echo(f"results: {where}/labels.csv, {where}/result.json, {where}/factors.npz")
 
 
-def _report_one(out: Path, found: Any, result: dict[str, Any]) -> None:
+def _report_one(found: Any, result: dict[str, Any]) -> None:
     state = "converged" if found.converged else "not converged"
     click.echo(
         f"{result['method']}: {found.n_iter} iterations, {state}, objective {found.objective:.6g}"
@@ -362,7 +360,7 @@ def _report_one(out: Path, found: Any, result: dict[str, Any]) -> None:
         click.echo(f"  {name:<14}{weight:.4f}  {'█' * round(30 * weight / largest)}".rstrip())
 
 
-def _report_many(out: Path, found: list[Any]) -> None:
+def _report_many(found: list[Any]) -> None:
     click.echo(f"{'kernel':<14}{'objective':>13}{'iterations':>12}  cluster sizes")
     for one in found:
         sizes = sorted(

@@ -123,7 +123,7 @@ method_options = _options(
     click.option(
         "--inner-iter",
         type=int,
-        help="gmkcf: (U, V) rounds per weight step  [default: 1]; rmkkm: cluster steps  "
+        help="gmkcf, kcf: (U, V) rounds per iteration  [default: 1]; rmkkm: cluster steps  "
         "[default: 30].",
     ),
     click.option("--v-steps", type=int, help="gmkcf, kcf: V steps per U step.  [default: 1]"),

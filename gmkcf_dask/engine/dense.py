@@ -47,6 +47,8 @@ class DenseKernels:
     names : sequence of str
     """
 
+    most_columns = 1 << 16  # wide products are the cheapest here
+
     def __init__(self, tiles: MemoryTiles, names: Sequence[str]) -> None:
         self.names = tuple(names)
         self.n_samples = tiles.tiling.n

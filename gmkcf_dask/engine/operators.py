@@ -22,6 +22,14 @@ class FusedKernel(Protocol):
     """One n×n matrix Σ weights_i K^i that can be multiplied with."""
 
     @property
+    def label(self) -> str:
+        """What a person calls it: "kernel NAME", or "the fused kernel"."""
+
+    @property
+    def most_columns(self) -> int:
+        """Columns beyond which several runs should not put their blocks into one product."""
+
+    @property
     def trace(self) -> float: ...
 
     @property
@@ -52,6 +60,10 @@ class KernelStack(Protocol):
 
     @property
     def n_samples(self) -> int: ...
+
+    @property
+    def most_columns(self) -> int:
+        """Columns per kernel beyond which several runs should not share one product."""
 
     @property
     def traces(self) -> Floats:
@@ -92,6 +104,9 @@ class FusedAnswers(ABC):
     """What follows from one product alone; each operator brings its own `_product`."""
 
     def __init__(self, stack: KernelStack, weights: Floats) -> None:
+        used = np.flatnonzero(weights)
+        self.label = f"kernel {stack.names[used[0]]}" if len(used) == 1 else "the fused kernel"
+        self.most_columns = stack.most_columns
         self.nonnegative = stack.nonnegative
         self.trace = float(weights @ stack.traces)
         self._weights = weights

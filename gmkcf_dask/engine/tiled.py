@@ -50,7 +50,9 @@ Indices = npt.NDArray[np.int64]
 Boxes = npt.NDArray[np.object_]
 
 SUM_BYTES = 32 << 20
-"""What summing the partial products of several kernels may hold at once."""
+"""What summing the partial products of several kernels or runs may hold at once."""
+FEW_COLUMNS = 32
+"""So many always go together: a sweep for fewer is not worth its reading."""
 
 
 class TiledKernels:
@@ -83,6 +85,10 @@ class TiledKernels:
         self._scratch = scratch or store.path.with_name(f".{store.path.name}.scratch-{uuid4().hex}")
         self._reader = store.reader
         self.error_floor = error_floor(self._reader.dtype)
+
+    @property
+    def most_columns(self) -> int:
+        return max(FEW_COLUMNS, SUM_BYTES // ((SPLIT_EVERY + 1) * 8 * self.n_samples))
 
     @cached_property
     def traces(self) -> Floats:

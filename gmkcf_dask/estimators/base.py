@@ -69,7 +69,7 @@ PARAMETERS = """
     client : distributed.Client, optional
         Cluster for work on a store; the current client when there is one, else threads.
     callbacks : list of callables, optional
-        Each gets every event (`IterationDone`, `StageProgress`).
+        Each gets every event: `IterationDone`, or `StageProgress` where restarts run together.
     verbose : int, default=0
         Above 0, progress on standard error."""
 

@@ -204,7 +204,7 @@ class KernelKMeans(SingleKernelClusterer):
 class KernelSpectralClustering(SingleKernelClusterer):
     __doc__ = f"""Spectral clustering with one kernel, or with the equal-weight mean of several.
 
-    Eigenvectors come from products with the kernel alone, at most 60 of them, so a kernel that does
+    Eigenvectors come from products with the kernel alone, at most 61 of them, so a kernel that does
     not fit into memory will do.
 
     Parameters

@@ -29,7 +29,7 @@ class Run(Protocol):
 
     @property
     def history(self) -> tuple[float, ...]:
-        """Objective of the start, then after every iteration; it never rises."""
+        """Objective of the start, then after every iteration."""
 
     @property
     def converged(self) -> bool: ...

@@ -4,7 +4,7 @@ maximise Σ_v tr(U_vᵀ L_v U_v) + λ Σ_v tr(U_vU_vᵀ U*U*ᵀ) over orthonorma
 L_v = D_v^-½ K^v D_v^-½. In turn: U_v = top-k eigenvectors of L_v + λ U*U*ᵀ, U* = left singular
 vectors of [U_1 … U_m]. K-means on the rows of U* at unit length.
 
-All kernels share every sweep: one for the degrees, one (up to 1,500 samples) or at most 60 for the
+All kernels share every sweep: one for the degrees, one (up to 1,000 samples) or at most 60 for the
 first U_v, then at most 60 in each of ten rounds, which start from the last U_v and U* and need few.
 The history holds the negative of the sum above, so it falls.
 """
@@ -133,9 +133,9 @@ def consensus(
         converged = bool(moved <= 100 * stack.error_floor)
         if converged:
             break
-    for view in views:
+    for name, view in zip(stack.names, views, strict=True):
         if not view.converged:
-            warn_not_converged(view)
+            warn_not_converged(view, f"kernel {name}")
     return Consensus(centre, tuple(history), converged)
 
 

@@ -183,20 +183,22 @@ def refuse_negative(J: float, trace: float, *, nonnegative: bool) -> None:
         )
 
 
-def warn_not_converged(options: SolverOptions, history: Sequence[float], *, risen: bool) -> None:
+def warn_not_converged(
+    options: SolverOptions, history: Sequence[float], *, risen: bool, what: str
+) -> None:
     """Say why a run ended without converging, and how far from its tolerance it was."""
     J_old, J = history[-2:]
     if risen:
         warnings.warn(
-            f"the objective rose from {J_old:.8g} to {J:.8g}, and the run stopped: a kernel is far "
-            "from positive semi-definite",
+            f"the objective of {what} rose from {J_old:.8g} to {J:.8g}, and the run stopped: a "
+            "kernel is far from positive semi-definite",
             NumericsWarning,
             stacklevel=3,
         )
         return
     change = (J_old - J) / J
     warnings.warn(
-        f"stopped after max_iter={options.max_iter} iterations with a relative change of "
+        f"{what} stopped after max_iter={options.max_iter} iterations with a relative change of "
         f"{change:.2e} per iteration, above tol={options.tol:g}: raise max_iter or tol",
         ConvergenceWarning,
         stacklevel=3,

@@ -3,7 +3,9 @@
 minimise Σ w_i² e_i(U, V) with U, V, w ≥ 0 and Σ w_i = 1. See docs/algorithm.md.
 
 Cost of one iteration with inner_iter=1: two sweeps over the m kernels (fuse, errors) and two over
-the fused one, the first of which comes with fusing; three graphs.
+the fused one, the first of which comes with fusing; three graphs. One more sweep over the m kernels
+ends a run. A spectral start takes one to fuse the equal-weight kernel, and over that one the sweeps
+of spectral clustering.
 """
 
 from __future__ import annotations
@@ -149,7 +151,7 @@ def gmkcf(
         if risen or converged:
             break
     if not converged:
-        warn_not_converged(options, history, risen=risen)
+        warn_not_converged(options, history, risen=risen, what="GMKCF")
     if floored:
         warnings.warn(
             f"the reconstruction error of {', '.join(sorted(floored))} fell to its floor of "

@@ -109,6 +109,6 @@ def kcf(
         if risen or converged:
             break
     if not converged:
-        warn_not_converged(options, history, risen=risen)
+        warn_not_converged(options, history, risen=risen, what=f"KCF on {kernel.label}")
     run = Factorization(U, V, weights, tuple(history), converged)
     return finish(run, KU.full, polish=options.polish)

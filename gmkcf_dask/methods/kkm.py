@@ -91,15 +91,15 @@ class Kkm(SingleKernelMethod[Floats, Partition]):
         assert labels is not None
         if risen:
             warnings.warn(
-                "kernel k-means stopped because its objective rose: the kernel is not positive "
-                "semi-definite",
+                f"kernel k-means stopped because its objective rose: {kernel.label} is not "
+                "positive semi-definite",
                 NumericsWarning,
                 stacklevel=2,
             )
         elif not converged:
             warnings.warn(
-                f"kernel k-means stopped after max_iter={self.max_iter} iterations while samples "
-                "still changed their clusters: raise max_iter",
+                f"kernel k-means on {kernel.label} stopped after max_iter={self.max_iter} "
+                "iterations while samples still changed their clusters: raise max_iter",
                 ConvergenceWarning,
                 stacklevel=2,
             )

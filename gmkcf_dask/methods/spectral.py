@@ -4,7 +4,7 @@ symmetric     top-k eigenvectors of D^-½ K D^-½ (normalised cut)
 unnormalized  the k smallest eigenvectors of D − K, the constant one included
 
 Their rows at unit length, then K-means. Sweeps over the one kernel: one for the degrees D, then one
-more up to 1,500 samples, at most 60 above (typically 10 to 40). The objective is the relaxed cut,
+more up to 1,000 samples, at most 60 above (typically 10 to 40). The objective is the relaxed cut,
 the sum of the k smallest eigenvalues of the Laplacian, after every sweep of the eigensolver.
 Mixed signs are allowed as long as every degree is positive (symmetric), or always (unnormalized).
 """
@@ -107,7 +107,7 @@ def embed(
     A, known = yield from laplacian_of(kernel, laplacian)
     found = yield from leading_eigenpairs(A, k, known, rounding, direct=direct, listen=listen)
     if must_converge and not found.converged:
-        warn_not_converged(found)
+        warn_not_converged(found, kernel.label)
     # the matrix solved for is I − L or −L
     top = k if laplacian == "symmetric" else 0
     return Embedding(
@@ -130,9 +130,9 @@ def laplacian_of(kernel: FusedKernel, laplacian: Laplacian) -> Steps[tuple[Matri
     wrong = np.flatnonzero((degrees <= 0) & ~alone)
     if len(wrong):
         raise InputError(
-            f"row {wrong[0]} of the kernel sums to {degrees[wrong[0]]:.3g}, as {len(wrong)} rows "
-            "have a sum that is not positive: the symmetric Laplacian needs positive degrees, "
-            "scale the kernel to [0, 1] or take the unnormalized Laplacian"
+            f"row {wrong[0]} of {kernel.label} sums to {degrees[wrong[0]]:.3g}, and {len(wrong)} "
+            "rows have a sum that is not positive: normalised cuts need positive degrees, scale "
+            "the kernel to [0, 1]"
         )
     root = np.sqrt(np.where(alone, 1.0, degrees))
     return Matrix(1.0 / root, np.zeros(n), diagonal), root[:, None]
@@ -152,12 +152,12 @@ def check_laplacian(value: object) -> None:
         )
 
 
-def warn_not_converged(found: Eigenpairs) -> None:
+def warn_not_converged(found: Eigenpairs, label: str) -> None:
     """Say that eigenvectors were cut off, and what they are worth."""
     warnings.warn(
-        f"eigenvectors stopped after {len(found.sums)} sweeps before their residuals were down to "
-        "rounding: they are orthonormal, but where eigenvalues nearly coincide another set would "
-        "do as well",
+        f"eigenvectors of {label} stopped after {len(found.sums)} sweeps before their residuals "
+        "were down to rounding: they are orthonormal, but where eigenvalues nearly coincide "
+        "another set would do as well",
         ConvergenceWarning,
         stacklevel=2,
     )

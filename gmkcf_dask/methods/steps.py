@@ -2,13 +2,15 @@
 
 A method yields an `Ask`, a block to be multiplied by its kernel, and gets the `Products` back; when
 it ends it returns its result. `alone` runs one of them. `together` runs many, on one kernel or each
-on a kernel of its own: in every round all that were asked are answered by one sweep.
+on a kernel of its own: in every round all that were asked are answered by one sweep, or by a few
+where so many blocks would not fit into the workers' memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TypeVar
 
 import numpy as np
@@ -91,9 +93,10 @@ def on_kernel(kernel: FusedKernel) -> Multiply:
     def multiply(asked: Mapping[int, Ask]) -> dict[int, Products]:
         answers: dict[int, Products] = {}
         for split, numbers in _by_split(asked).items():
-            Z = np.hstack([asked[number].Z for number in numbers])
-            found = Products(*kernel.split_matmul(Z)) if split else Products(kernel.matmul(Z))
-            _deal(found, numbers, asked, answers)
+            for runs in _within(kernel.most_columns, numbers, asked):
+                Z = np.hstack([asked[r].Z for r in runs])
+                found = Products(*kernel.split_matmul(Z)) if split else Products(kernel.matmul(Z))
+                _deal(found, runs, asked, answers)
         return answers
 
     return multiply
@@ -107,13 +110,31 @@ def on_each(stack: KernelStack, kernel_of: Sequence[int]) -> Multiply:
         nothing = np.empty((stack.n_samples, 0))
         for split, numbers in _by_split(asked).items():
             of = [[r for r in numbers if kernel_of[r] == i] for i in range(len(stack.names))]
-            Zs = [np.hstack([nothing, *(asked[r].Z for r in runs)]) for runs in of]
-            for runs, Z, found in zip(of, Zs, stack.matmul_each(Zs, split=split), strict=True):
-                c = Z.shape[1]
-                _deal(Products(found[:, :c], found[:, c:] if split else None), runs, asked, answers)
+            groups = [_within(stack.most_columns, runs, asked) for runs in of]
+            for turn in zip_longest(*groups, fillvalue=[]):
+                Zs = [np.hstack([nothing, *(asked[r].Z for r in runs)]) for runs in turn]
+                found = stack.matmul_each(Zs, split=split)
+                for runs, Z, product in zip(turn, Zs, found, strict=True):
+                    c = Z.shape[1]
+                    positive = product[:, c:] if split else None
+                    _deal(Products(product[:, :c], positive), runs, asked, answers)
         return answers
 
     return multiply
+
+
+def _within(most: int, numbers: Sequence[int], asked: Mapping[int, Ask]) -> list[list[int]]:
+    """Runs whose blocks go into one product: as many as fit, at least one."""
+    groups: list[list[int]] = []
+    width = 0
+    for number in numbers:
+        columns = asked[number].Z.shape[1]
+        if not groups or width + columns > most:
+            groups.append([])
+            width = 0
+        groups[-1].append(number)
+        width += columns
+    return groups
 
 
 def _by_split(asked: Mapping[int, Ask]) -> dict[bool, list[int]]:

@@ -30,6 +30,12 @@ def check_run_folder(path: Path, *, overwrite: bool) -> None:
         )
 
 
+def remove_run(path: Path) -> None:
+    """Remove the files of a run, result.json first; nothing happens where there is none."""
+    for name in (RESULT, LABELS, FACTORS):
+        (path / name).unlink(missing_ok=True)
+
+
 def write_run(
     path: Path,
     ids: tuple[str, ...],
