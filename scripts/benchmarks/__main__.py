@@ -1,0 +1,28 @@
+"""`scripts/bench NAME`: each benchmark is a module with `add_arguments(parser)` and `run(args)`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+from measure import save, show
+
+NAMES: tuple[str, ...] = ()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")
+    modules = {name: importlib.import_module(name.replace("-", "_")) for name in NAMES}
+    for name, module in modules.items():
+        own = commands.add_parser(name, help=module.__doc__.split("\n")[0])
+        module.add_arguments(own)
+    args = parser.parse_args()
+    report = modules[args.name].run(args)
+    show(report)
+    print(f"written: {save(report)}")
+    raise SystemExit(0 if all(bar.held for bar in report.bars) else 1)
+
+
+if __name__ == "__main__":
+    main()
