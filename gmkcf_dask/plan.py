@@ -86,6 +86,11 @@ class Tiling:
             i += 1
         return i, i + t - first
 
+    def shape(self, t: int) -> tuple[int, int]:
+        """Rows and columns of tile t."""
+        rows, cols = map(self.rows, self.pair(t))
+        return rows.stop - rows.start, cols.stop - cols.start
+
     def pairs(self) -> Iterator[tuple[int, int]]:
         """(I, J) of every tile, in tile order."""
         return ((i, j) for i in range(self.n_blocks) for j in range(i, self.n_blocks))

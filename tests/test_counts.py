@@ -49,7 +49,9 @@ def reads(monkeypatch):
     monkeypatch.setattr(
         TileReader,
         "raw",
-        lambda self, kernel, t: seen.append((kernel, t)) or original(self, kernel, t),
+        lambda self, kernel, t, into=None: (
+            seen.append((kernel, t)) or original(self, kernel, t, into)
+        ),
     )
     return seen
 

@@ -21,6 +21,7 @@ from gmkcf_dask.engine.operators import (
 from gmkcf_dask.engine.tiles import (
     AnyFloats,
     FusedTiles,
+    Load,
     MemoryTiles,
     Partial,
     as_factor,
@@ -54,6 +55,8 @@ class DenseKernels:
         self.n_samples = tiles.tiling.n
         self._reader = tiles
         self.error_floor = error_floor(tiles.dtype)
+        # memory of fused tiles that were released, for the next ones: no page is faulted in twice
+        self.spare_tiles: dict[int, AnyFloats] = {}
 
     @classmethod
     def from_store(cls, store: KernelStore) -> DenseKernels:
@@ -121,14 +124,19 @@ class DenseFusedKernel(FusedAnswers):
         self._source = FusedTiles(stack._reader, tuple(float(w) for w in weights))
         self._tiles: dict[int, AnyFloats] = {}
 
-    def load(self, t: int) -> AnyFloats:
-        """Tile t, from memory once it has been fused."""
-        if t not in self._tiles:
-            self._tiles[t] = self._source.load(t)
-        return self._tiles[t]
+    def loader(self) -> Load:
+        fuse = self._source.loader()
+
+        def load(t: int, into: AnyFloats | None) -> AnyFloats:
+            if t not in self._tiles:
+                self._tiles[t] = fuse(t, self._stack.spare_tiles.pop(t, None))
+            return self._tiles[t]
+
+        return load
 
     def release(self) -> None:
-        self._tiles.clear()
+        self._stack.spare_tiles |= self._tiles
+        self._tiles = {}
 
     def _product(self, Z: Floats, *, split: bool) -> Floats:
         reader = self._stack._reader

@@ -30,6 +30,7 @@ from gmkcf_dask.engine.tiles import (
     SPLIT_EVERY,
     AnyFloats,
     FusedTiles,
+    Load,
     Partial,
     TileReader,
     TileSource,
@@ -278,10 +279,15 @@ class _WriteThrough:
     source: TileSource
     scratch: ScratchTiles
 
-    def load(self, t: int) -> AnyFloats:
-        tile = self.source.load(t)
-        self.scratch.write(t, tile)
-        return tile
+    def loader(self) -> Load:
+        fuse = self.source.loader()
+
+        def load(t: int, into: AnyFloats | None) -> AnyFloats:
+            tile = fuse(t, into)
+            self.scratch.write(t, tile)
+            return tile
+
+        return load
 
 
 @dataclass(frozen=True)
@@ -292,20 +298,24 @@ class _BlockTiles:
     first: int
     tiling: Tiling
 
-    def load(self, t: int) -> AnyFloats:
-        i, j = self.tiling.pair(t)
-        rows, cols = self.tiling.rows(i), self.tiling.rows(j)
-        return self.block[t - self.first, : rows.stop - rows.start, : cols.stop - cols.start]
+    def loader(self) -> Load:
+        return self._tile
+
+    def _tile(self, t: int, into: AnyFloats | None) -> AnyFloats:
+        rows, cols = self.tiling.shape(t)
+        # edge tiles are padded: copied, BLAS gives the bits it gives for tiles in memory
+        return np.ascontiguousarray(self.block[t - self.first, :rows, :cols])
 
 
-def _fuse_task(tiles: Indices, source: TileSource, tiling: Tiling) -> AnyFloats:
-    block: AnyFloats | None = None
-    for position, t in enumerate(tiles):
-        tile = source.load(int(t))
-        if block is None:
-            block = np.zeros((len(tiles), tiling.block, tiling.block), tile.dtype)
-        block[position, : tile.shape[0], : tile.shape[1]] = tile
-    assert block is not None
+def _fuse_task(tiles: Indices, source: FusedTiles, tiling: Tiling) -> AnyFloats:
+    load = source.loader()
+    block = np.empty((len(tiles), tiling.block, tiling.block), source.reader.dtype)
+    for room, t in zip(block, tiles, strict=True):
+        rows, cols = tiling.shape(int(t))
+        if (rows, cols) == room.shape:
+            load(int(t), room)
+        else:
+            room[:rows, :cols] = load(int(t), None)
     return block
 
 

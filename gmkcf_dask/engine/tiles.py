@@ -6,14 +6,14 @@ Products run in the tile's dtype; sums over tiles are float64.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg import get_blas_funcs
 
-from gmkcf_dask.kernels.tiles import decode
 from gmkcf_dask.plan import Tiling
 
 Floats = npt.NDArray[np.float64]
@@ -38,18 +38,34 @@ class TileReader(Protocol):
     def scale(self) -> float:
         """What a stored value is multiplied by to get the kernel's value."""
 
-    def raw(self, kernel: int, t: int) -> npt.NDArray[Any]:
-        """Tile t of a kernel as stored, shape (len I, len J)."""
+    def buffer(self) -> npt.NDArray[Any] | None:
+        """Room for one stored tile; None where tiles are in memory already."""
 
-    def decoded(self, kernel: int, t: int) -> npt.NDArray[Any]:
-        """Tile t of a kernel in `dtype`."""
+    def raw(self, kernel: int, t: int, into: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """Tile t of a kernel as stored, shape (len I, len J); `into` is room for it."""
+
+
+Load = Callable[[int, "AnyFloats | None"], AnyFloats]
+"""Tile t, shape (len I, len J), C-contiguous. A source that has no such tile in memory makes it in
+the room it is given, or in new memory; another one lets the room be."""
 
 
 class TileSource(Protocol):
     """Tiles of one matrix."""
 
-    def load(self, t: int) -> AnyFloats:
-        """Tile t, shape (len I, len J)."""
+    def loader(self) -> Load:
+        """A function for one task on one thread: its buffers serve tile after tile."""
+
+
+class Room:
+    """Memory for one tile after the other: pages that were faulted in once stay."""
+
+    def __init__(self, block: int, dtype: np.dtype[Any]) -> None:
+        self._values = np.empty(block * block, dtype)
+
+    def of(self, shape: tuple[int, int]) -> npt.NDArray[Any]:
+        """A C-contiguous piece of that shape."""
+        return self._values[: shape[0] * shape[1]].reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -73,11 +89,34 @@ class MemoryTiles:
     def scale(self) -> float:
         return self.code_scale or 1.0
 
-    def raw(self, kernel: int, t: int) -> npt.NDArray[Any]:
+    def buffer(self) -> None:
+        return None
+
+    def raw(self, kernel: int, t: int, into: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         return self.tiles[kernel][t]
 
-    def decoded(self, kernel: int, t: int) -> npt.NDArray[Any]:
-        return decode(self.raw(kernel, t), self.code_scale)
+
+class Wide:
+    """Tiles of a reader as floats, each in the memory of the last.
+
+    Codes of precision compact are widened but not scaled: what is made of them is multiplied by
+    `scale` at the end.
+    """
+
+    def __init__(self, reader: TileReader) -> None:
+        self.scale = reader.scale()
+        self._reader = reader
+        self._stored = reader.buffer()
+        self._room = Room(reader.tiling.block, reader.dtype)
+
+    def load(self, kernel: int, t: int) -> AnyFloats:
+        """Tile t of a kernel, C-contiguous, until the next one is loaded."""
+        tile = self._reader.raw(kernel, t, self._stored)
+        if tile.dtype == self._reader.dtype and tile.flags.c_contiguous:
+            return tile
+        wide = self._room.of((tile.shape[0], tile.shape[1]))
+        np.copyto(wide, tile)
+        return wide
 
 
 @dataclass(frozen=True)
@@ -90,17 +129,21 @@ class FusedTiles:
     reader: TileReader
     weights: tuple[float, ...]
 
-    def load(self, t: int) -> AnyFloats:
-        i, j = self.reader.tiling.pair(t)
-        rows, cols = self.reader.tiling.rows(i), self.reader.tiling.rows(j)
-        total = np.zeros((rows.stop - rows.start, cols.stop - cols.start), self.reader.dtype)
-        term = np.empty_like(total)
-        for kernel, weight in enumerate(self.weights):
-            if weight != 0.0:
-                factor = self.reader.dtype.type(weight * self.reader.scale())
-                np.multiply(self.reader.raw(kernel, t), factor, out=term)
-                total += term
-        return total
+    def loader(self) -> Load:
+        wide = Wide(self.reader)
+        axpy = get_blas_funcs("axpy", dtype=self.reader.dtype)
+        used = [(i, w * wide.scale) for i, w in enumerate(self.weights) if w != 0.0]
+
+        def load(t: int, into: AnyFloats | None) -> AnyFloats:
+            shape = self.reader.tiling.shape(t)
+            total = np.empty(shape, self.reader.dtype) if into is None else into
+            total[...] = 0.0
+            for kernel, weight in used:
+                # one pass: the tile comes from memory, the sum stays in cache
+                axpy(wide.load(kernel, t).ravel(), total.ravel(), a=weight)
+            return total
+
+        return load
 
 
 @dataclass(frozen=True)
@@ -139,10 +182,10 @@ class Partial:
 
 
 def as_factor(Z: Floats, dtype: np.dtype[Any]) -> AnyFloats:
-    """An n×c factor in the dtype of the tiles."""
+    """An n×c factor in the dtype of the tiles, in C order: BLAS sums other orders otherwise."""
     if dtype == np.float64:
-        return Z
-    return np.where(np.abs(Z) < TINY, 0.0, Z).astype(dtype)
+        return np.ascontiguousarray(Z)
+    return np.ascontiguousarray(np.where(np.abs(Z) < TINY, 0.0, Z), dtype)
 
 
 def partial_product(
@@ -157,10 +200,11 @@ def partial_product(
         Append the product with the positive part: columns [K Z, K⁺ Z], shape (·, 2c).
     """
     width = Z.shape[1] * (2 if split else 1)
+    load, room = source.loader(), Room(tiling.block, Z.dtype)
     blocks: dict[Any, Floats] = {}
     for t in tiles:
         i, j = tiling.pair(t)
-        tile = source.load(t)
+        tile = load(t, room.of(tiling.shape(t)))
         _add(blocks, i, tile, Z[tiling.rows(j)], width)
         if i != j:
             _add(blocks, j, tile.T, Z[tiling.rows(i)], width)
@@ -176,13 +220,14 @@ def partial_product_each(
     split: bool,
 ) -> Partial:
     """The given tiles of several kernels, each times its own columns of Z; keys (kernel, block)."""
-    tiling = reader.tiling
+    tiling, wide = reader.tiling, Wide(reader)
+    Z = Z * Z.dtype.type(wide.scale)
     blocks: dict[Any, Floats] = {}
     for t in tiles:
         i, j = tiling.pair(t)
         for kernel, own in columns.items():
             width = (own.stop - own.start) * (2 if split else 1)
-            tile = reader.decoded(kernel, t)
+            tile = wide.load(kernel, t)
             _add(blocks, (kernel, i), tile, Z[tiling.rows(j), own], width)
             if i != j:
                 _add(blocks, (kernel, j), tile.T, Z[tiling.rows(i), own], width)
@@ -211,17 +256,19 @@ def partial_errors(
 
     One tile of the symmetric part S = (U·Aᵀ + A·Uᵀ)/2 serves all kernels.
     """
-    tiling, k = reader.tiling, F.shape[1] // 2
+    tiling, k, wide = reader.tiling, F.shape[1] // 2, Wide(reader)
     swapped = np.hstack([F[:, k:], F[:, :k]]) * F.dtype.type(0.5)
+    room = Room(tiling.block, F.dtype)
     sums = np.zeros(n_kernels)
     for t in tiles:
         i, j = tiling.pair(t)
-        S = F[tiling.rows(i)] @ swapped[tiling.rows(j)].T
+        S = room.of(tiling.shape(t))
+        np.matmul(F[tiling.rows(i)], swapped[tiling.rows(j)].T, out=S)
         twice = 1.0 if i == j else 2.0
         for kernel in range(n_kernels):
-            row_sums = np.einsum("ij,ij->i", S, reader.decoded(kernel, t))
+            row_sums = np.vecdot(S, wide.load(kernel, t))
             sums[kernel] += twice * row_sums.sum(dtype=np.float64)
-    return sums
+    return sums * wide.scale
 
 
 def assemble_each(

@@ -53,7 +53,11 @@ class ScratchTiles:
         padded[0, : tile.shape[0], : tile.shape[1]] = tile
         self._array()[t : t + 1] = padded
 
-    def load(self, t: int) -> npt.NDArray[Any]:
+    def loader(self) -> Any:
+        """How later products read it; see `engine.tiles.TileSource`."""
+        return self.load
+
+    def load(self, t: int, into: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """Tile t in its own shape."""
         i, j = self.tiling.pair(t)
         rows, cols = self.tiling.rows(i), self.tiling.rows(j)

@@ -24,12 +24,15 @@ from zarr.codecs import ZstdCodec
 from gmkcf_dask.corpus.model import Corpus, Floats, Matrix
 from gmkcf_dask.errors import DamagedStoreError, StoreError
 from gmkcf_dask.files import check_writable, get, put_atomic
+from gmkcf_dask.kernels.chunks import chunk_path, holds, read_chunk
 from gmkcf_dask.kernels.features import offset_of
 from gmkcf_dask.kernels.manifest import MANIFEST, KernelRecord, Manifest
 from gmkcf_dask.kernels.tiles import CODE_SCALE, COMPACT_MAX, decode
 from gmkcf_dask.plan import FEATURE_CHUNK, Tiling
 
 _STORED_DTYPE = {"float32": "float32", "float64": "float64", "compact": "uint16"}
+FILL_VALUE: dict[str, float] = {"float32": np.nan, "float64": np.nan, "uint16": COMPACT_MAX + 1}
+"""By stored dtype, a value that cannot be data."""
 
 
 @lru_cache(maxsize=512)
@@ -90,19 +93,36 @@ class TileReader:
             return np.dtype(np.float32)
         return np.dtype(self.stored_dtype)
 
-    def raw(self, kernel: int, t: int) -> npt.NDArray[Any]:
-        """Tile t of a kernel as it is stored."""
+    @property
+    def fill(self) -> float:
+        """What stands where nothing was written."""
+        return FILL_VALUE[self.stored_dtype]
+
+    def buffer(self) -> npt.NDArray[Any]:
+        """Room for one stored tile, to be used again and again."""
+        return np.empty((self.tiling.block, self.tiling.block), self.stored_dtype)
+
+    def raw(self, kernel: int, t: int, into: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """Tile t of a kernel as it is stored; with `into` it lives there until the next one."""
         i, j = self.tiling.pair(t)
+        rows, cols = self.tiling.rows(i), self.tiling.rows(j)
+        chunk = self.buffer() if into is None else into
+        tile = chunk[: rows.stop - rows.start, : cols.stop - cols.start]
+        # decoding runs from the first value to the last: if that is there, so are all
+        tile[-1, -1] = self.fill
         name = self.names[kernel]
         try:
-            array = _open_array(self.path, f"kernels/{name}", self.store_id)
-            tile = np.asarray(array[self.tiling.rows(i), self.tiling.rows(j)])
-        except (OSError, RuntimeError, ValueError, KeyError) as error:
+            read_chunk(chunk_path(self._folder(name), i, j), chunk)
+        except FileNotFoundError as error:
+            raise self._damaged(name, i, j, "is missing") from error
+        except (OSError, RuntimeError, ValueError) as error:
             raise self._damaged(name, i, j, f"cannot be read ({error})") from error
-        first = tile[0, 0]
-        if np.isnan(first) if self.code_scale is None else first == COMPACT_MAX + 1:
+        if not holds(tile, self.fill):
             raise self._damaged(name, i, j, "is missing")
         return tile
+
+    def _folder(self, name: str) -> str:
+        return f"{self.path}/kernels/{name}"
 
     def scale(self) -> float:
         """What a stored value is multiplied by to get the kernel's value."""
@@ -297,10 +317,9 @@ def _write_skeleton(path: Path, manifest: Manifest, corpus: Corpus | None) -> No
     root = zarr.create_group(store=str(path), zarr_format=3)
     kernels, diagonals = root.create_group("kernels"), root.create_group("diagonals")
     n, block = manifest.n_samples, manifest.block_size
-    fill = COMPACT_MAX + 1 if manifest.precision == "compact" else np.nan
     dtype = _STORED_DTYPE[manifest.precision]
     for name in manifest.names:
-        _create(kernels, name, (n, n), (block, block), dtype, fill)
+        _create(kernels, name, (n, n), (block, block), dtype, FILL_VALUE[dtype])
         _create(diagonals, name, (n,), (block,), "float64", np.nan)
     if corpus is not None:
         _write_features(root.create_group("features"), corpus.X, block)
