@@ -148,6 +148,30 @@ def test_bad_requests_are_one_sentence(data, tmp_path, options, message):
     assert not (tmp_path / "b").exists()
 
 
+def test_features_a_reference_cannot_take_leave_out_its_row_only(data, tmp_path):
+    rng = np.random.default_rng(0)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    X = rng.normal(size=(15, 4)) + 5 * np.eye(4)[np.arange(15) % 3]
+    savemat(folder / "few.mat", {"X": X, "y": np.arange(15) % 3})
+    text = benchmark(folder, tmp_path / "b", "--datasets", "few", "--runs", 1, "--methods",
+                     "kkm,nmf,knn_spectral")  # fmt: skip
+    assert "few: NMF on X is left out, the features have negative values" in text
+    assert {one.method for one in read_rows(tmp_path / "b" / "runs.csv")} == {"kkm", "knn_spectral"}
+    (tmp_path / "b" / "benchmark.json").unlink()
+    args = ["benchmark", "--data", str(folder), "--datasets", "few", "--out", str(tmp_path / "b")]
+    result = CliRunner().invoke(main, args)
+    assert result.exit_code == 2
+    assert "nobody knows how these runs were made" in result.output
+
+
+def test_seeds_are_counted_for_every_set():
+    rows = [row("bbc", "gmkcf", "", seed, 0.5) for seed in range(3)]
+    rows += [row("mine", "gmkcf", "", 0, 0.5)]
+    settings = Settings("unit", {}, {"bbc": [1, 1, 1], "mine": [1, 1, 1]}, [])
+    assert "GMKCF on BBC 3, GMKCF on mine 1" in markdown(rows, settings)
+
+
 def test_other_kernels_need_another_folder(whole, data):
     out, _ = whole
     args = ["benchmark", "--data", str(data), "--datasets", "bbc", "--out", str(out)]

@@ -158,6 +158,15 @@ def test_kcf_on_a_store(blobs, tmp_path):
         KCF(3, kernel="rbf_2").fit(path)
 
 
+def test_one_precomputed_kernel_of_a_store_by_name(rng, tmp_path):
+    Ks, path = kernels(rng, 40, 3), tmp_path / "s.zarr"
+    GMKCF(3, kernels="precomputed", store=path, random_state=0).fit(Ks)
+    chosen = KernelKMeans(3, kernel="kernel_1", random_state=0).fit(path)
+    alone = KernelKMeans(3, kernel="precomputed", random_state=0).fit(Ks[1])
+    np.testing.assert_array_equal(chosen.labels_, alone.labels_)
+    assert chosen.kernel_weights_.tolist() == [0, 1, 0]
+
+
 def test_precomputed(rng):
     Ks = kernels(rng, 40, 3)
     stacked = GMKCF(3, kernels="precomputed", random_state=0).fit(np.array(Ks))

@@ -15,7 +15,9 @@ from sklearn.exceptions import ConvergenceWarning
 from gmkcf_dask import workflow
 from gmkcf_dask.errors import InputError, NumericsWarning
 from gmkcf_dask.events import StageProgress
+from gmkcf_dask.graph import Runner
 from gmkcf_dask.methods import coreg as coreg_module
+from gmkcf_dask.methods import eigen
 from gmkcf_dask.methods.coreg import Coreg, consensus
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import Gmkcf
@@ -118,11 +120,18 @@ def test_kcf_with_the_linear_kernel_is_cf(rng):
     np.testing.assert_allclose(found.V, trail[-1][1] * scale, rtol=1e-7)
 
 
+@pytest.fixture
+def small_basis(monkeypatch):
+    """A basis of few columns, as at large n: far from spanning everything."""
+    monkeypatch.setattr(eigen, "BASIS_BYTES", 1)
+
+
+@pytest.mark.usefixtures("small_basis")
 @pytest.mark.parametrize("laplacian", ["symmetric", "unnormalized"])
 @pytest.mark.parametrize("direct", [0, 1500], ids=["block", "lapack"])
 @pytest.mark.parametrize("mixed", [False, True])
 def test_spectral_embedding_equals_eigh(rng, laplacian, direct, mixed):
-    K = blob_kernels(80)[0][1] - (0.05 if mixed else 0.0)
+    K = blob_kernels(300)[0][1] - (0.05 if mixed else 0.0)
     kernel = dense([K]).single(0)
     found = alone(embed(kernel, 4, laplacian, 1e-12, direct=direct), kernel)
     values, vectors = naive.smallest(naive.laplacian(K, laplacian), 4)
@@ -138,11 +147,12 @@ def angle(found, exact):
     return np.linalg.norm(exact - found @ (found.T @ exact), 2)
 
 
+@pytest.mark.usefixtures("small_basis")
 @pytest.mark.parametrize("lam", [0.1, 1.0, 100.0])
 @pytest.mark.parametrize("direct", [0, 1000], ids=["block", "lapack"])
 def test_coreg_equals_eigh(monkeypatch, lam, direct):
     monkeypatch.setattr(coreg_module, "DIRECT", direct)
-    Ks = blob_kernels(70)[0][:2]
+    Ks = blob_kernels(150)[0][:2]
     trail = naive.coreg(Ks, 3, lam, 10)
     found = consensus(dense(Ks), 3, lam, 10)
     expected = trail[len(found.history) - 1]
@@ -155,7 +165,51 @@ def test_coreg_equals_eigh(monkeypatch, lam, direct):
     assert never_rises(found.history)
 
 
+@pytest.mark.usefixtures("small_basis")
+def test_coreg_without_a_gap_reaches_the_same_sum(rng, monkeypatch):
+    """A nearly flat spectrum beside a real one: no unique vectors, but a unique sum."""
+    monkeypatch.setattr(coreg_module, "DIRECT", 0)
+    noise = rng.random((200, 200)) * 1e-4
+    Ks = [np.eye(200) + noise + noise.T, blob_kernels(200)[0][1]]
+    found = consensus(dense(Ks), 3, 0.1, 10)
+    trail = naive.coreg(Ks, 3, 0.1, 10)
+    assert -found.history[0] == pytest.approx(trail[0][1], rel=1e-6)
+    assert angle(found.vectors, found.vectors) < 1e-10
+    assert never_rises(found.history)
+
+
+def test_rmkkm_with_tiny_weights_is_the_same_in_float32():
+    """Equal weights are m^(-1/γ): far below what float32 holds, but only their ratios matter."""
+    Ks = 4 * blob_kernels(90)[0]
+    method = Rmkkm(3, gamma=0.02, n_init=4)
+    in_float32 = fit_one(method, dense(Ks, "float32"))
+    np.testing.assert_array_equal(in_float32.labels, fit_one(method, dense(Ks)).labels)
+    assert np.sum(in_float32.weights**0.02) == pytest.approx(1)
+    with pytest.raises(InputError, match=r"gamma=0\.003 is too small for 12 kernels"):
+        fit_one(replace(method, gamma=0.003), dense(Ks))
+    assert np.isfinite(fit_one(replace(method, gamma=0.999), dense(Ks)).weights).all()
+
+
 # --- every operator -----------------------------------------------------------------------------
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "method",
+    [Sc(3), Coreg(3, max_iter=2), Kkm(3), *(
+        kind(3, tol=1e-3, init="spectral", max_iter=2) for kind in (Kcf, Gmkcf)
+    )],
+    ids=repr,
+)  # fmt: skip
+def test_above_lapack_every_operator_gives_the_same_bits(tmp_path, method):
+    Ks, _ = blob_kernels(1030)
+    inside = fit_one(method, dense(Ks[:2], "float32", 300))
+    stack = tiled(tmp_path / "s.zarr", Ks[:2], "float32", 300, Runner(n_threads=2))
+    outside = fit_one(method, stack)
+    assert inside.history == outside.history
+    np.testing.assert_array_equal(inside.labels, outside.labels)
+    for name, values in inside.factors.items():
+        np.testing.assert_array_equal(values, outside.factors[name])
 
 
 @pytest.mark.once
@@ -187,11 +241,12 @@ def test_the_objective_never_rises(method):
 
 @pytest.mark.parametrize("method", [Kcf(3, tol=1e-3), Kkm(3), Sc(3)], ids=repr)
 @pytest.mark.parametrize("mixed", [False, True])
-def test_all_kernels_and_seeds_together_equal_each_alone(rng, method, mixed):
+@pytest.mark.parametrize("out_of_core", [False, True])
+def test_all_kernels_and_seeds_together_equal_each_alone(rng, tmp_path, method, mixed, out_of_core):
     Ks = [K + 1.5 * np.eye(40) for K in kernels(rng, 40, 3, mixed)]
     if mixed:  # degrees must be positive for the symmetric Laplacian
         Ks = [K + 0.2 for K in Ks]
-    stack = dense(Ks)
+    stack = tiled(tmp_path / "s.zarr", Ks) if out_of_core else dense(Ks)
     names = (*stack.names, "mean")
     together = workflow.fit(stack, method, [0, 1], names)
     assert [(one.kernel, one.seed) for one in together] == [(n, s) for n in names for s in (0, 1)]

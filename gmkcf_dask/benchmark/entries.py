@@ -54,6 +54,8 @@ class Entry:
     on_features : callable (X, n_clusters, seed) → OnFeatures, for those that see X only
     deterministic : bool
         One run stands for all seeds.
+    needs_nonnegative : bool
+        Of the features.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Entry:
     method: Callable[[int, str], Method] | None = None
     on_features: Callable[[Matrix, int, int], OnFeatures] | None = None
     deterministic: bool = False
+    needs_nonnegative: bool = False
 
     @property
     def single_kernel(self) -> bool:
@@ -81,8 +84,9 @@ def _nmf(X: Matrix, k: int, seed: int) -> OnFeatures:
 
 
 def _neighbour_graph(X: Matrix, k: int, seed: int) -> OnFeatures:
+    neighbours = min(NEIGHBOURS, X.shape[0] - 1)
     model: Any = SpectralClustering(
-        k, affinity="nearest_neighbors", n_neighbors=NEIGHBOURS, random_state=seed
+        k, affinity="nearest_neighbors", n_neighbors=neighbours, random_state=seed
     )
     return OnFeatures(model.fit(X).labels_, float("nan"), 0)
 
@@ -98,7 +102,13 @@ ENTRIES: dict[str, Entry] = {
             "paper",
             lambda k, _: Sc(k, "unnormalized"),
         ),
-        Entry("kcf", "KCF", "mean over the kernels", "paper", lambda k, _: Kcf(k)),
+        Entry(
+            "kcf",
+            "KCF",
+            "mean over the kernels, final V exact",
+            "paper",
+            lambda k, _: Kcf(k),
+        ),
         Entry(
             "coreg",
             "Coreg",
@@ -113,7 +123,7 @@ ENTRIES: dict[str, Entry] = {
             "paper",
             lambda k, _: Rmkkm(k, gamma=0.4, restart_inner=True),
         ),
-        Entry("gmkcf", "GMKCF", "Algorithm 1", "paper", lambda k, _: Gmkcf(k)),
+        Entry("gmkcf", "GMKCF", "Algorithm 1, final V exact", "paper", lambda k, _: Gmkcf(k)),
         Entry(
             "sc_symmetric",
             "SC, symmetric",
@@ -150,6 +160,7 @@ ENTRIES: dict[str, Entry] = {
             "reference",
             on_features=_nmf,
             deterministic=True,
+            needs_nonnegative=True,
         ),
         Entry(
             "knn_spectral",

@@ -40,7 +40,7 @@ def draw_means(results: Results, path: Path) -> None:
     figure = Figure(figsize=(8.6, 3.6), dpi=150, layout="constrained")
     axes = figure.subplots()
     _bars(axes, results, [(measure, "", measure) for measure in MEASURES])
-    sets = ", ".join(TITLES.get(dataset, dataset) for dataset in results.datasets)
+    sets = ", ".join(TITLES.get(dataset, dataset) for dataset in results.mean_sets())
     axes.set_ylabel(f"mean over {sets}" if len(sets) < 40 else "mean over sets", color=INK)
     _legend(figure, axes)
     _save(figure, path)
@@ -84,11 +84,11 @@ def _bars(axes: Any, results: Results, groups: Sequence[tuple[str, str, str]]) -
 def _cell(results: Results, entry: Entry, dataset: str, measure: str) -> Cell | None:
     if dataset:
         return results.cell(dataset, entry, measure)
-    return results.over_sets(entry, measure, results.datasets)
+    return results.over_sets(entry, measure, results.mean_sets())
 
 
 def _published(results: Results, entry: Entry, dataset: str, measure: str) -> float | None:
-    sets = [dataset] if dataset else results.datasets
+    sets = [dataset] if dataset else results.mean_sets()
     if entry.kind != "paper" or not set(sets) <= set(SIZES):
         return None
     return published(measure, dataset or None, entry.title, sets)

@@ -110,6 +110,9 @@ def run_benchmark(
         put_atomic(benchmark.out / SETTINGS, json.dumps(asdict(settings), indent=1).encode())
         stack = None
         for entry, seeds in todo:
+            if entry.needs_nonnegative and corpus.X.min() < 0:
+                say(f"{dataset}: {entry.title} is left out, the features have negative values")
+                continue
             if entry.method is not None and stack is None:
                 begun = time.perf_counter()
                 stack = _kernels(benchmark, dataset, corpus, resources, listen)
@@ -264,6 +267,11 @@ def claim(benchmark: Benchmark) -> Settings:
     fresh = Settings(benchmark.normalization, methods, {}, [package_versions()])
     held = read_settings(benchmark.out)
     if held is None:
+        if (benchmark.out / RUNS).exists():
+            raise InputError(
+                f"{benchmark.out} holds {RUNS} but not {SETTINGS}, so nobody knows how these runs "
+                "were made: choose another folder"
+            )
         return fresh
     if held.normalization != fresh.normalization:
         raise InputError(

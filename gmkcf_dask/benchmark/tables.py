@@ -103,6 +103,10 @@ class Results:
     def paper_sets(self) -> list[str]:
         return [dataset for dataset in self.datasets if dataset in SIZES]
 
+    def mean_sets(self) -> list[str]:
+        """What every "mean" is over: the paper's sets, or all where none of them was run."""
+        return self.paper_sets() or self.datasets
+
 
 def published(measure: str, dataset: str | None, method: str, datasets: Sequence[str]) -> float:
     """A cell of the paper's table, or for no set the mean over sets."""
@@ -146,13 +150,17 @@ def _title(dataset: str) -> str:
 
 def _seeds(results: Results) -> str:
     counts = {
-        entry.title: len({row.seed for row in results.rows if row.method == entry.name})
+        (dataset, entry.title): len(
+            {row.seed for row in results.rows if (row.dataset, row.method) == (dataset, entry.name)}
+        )
+        for dataset in results.datasets
         for entry in results.entries
         if not entry.deterministic
     }
     if len(set(counts.values())) <= 1:
         return f"Seeds 0–{max(counts.values(), default=1) - 1}"
-    return "Seeds: " + ", ".join(f"{title} {count}" for title, count in counts.items())
+    shown = (f"{title} on {_title(dataset)} {n}" for (dataset, title), n in counts.items())
+    return "Number of seeds: " + ", ".join(shown)
 
 
 def _table_1(results: Results, sizes: Mapping[str, Sequence[int]]) -> str:
@@ -263,7 +271,7 @@ def _all_measures(results: Results, entry: Entry, kernel: str | None = None) -> 
     columns = []
     for dataset in (*results.datasets, None):
         if dataset is None:
-            cells = [results.over_sets(entry, m, results.datasets, kernel) for m in MEASURES]
+            cells = [results.over_sets(entry, m, results.mean_sets(), kernel) for m in MEASURES]
         else:
             cells = [results.cell(dataset, entry, m, kernel) for m in MEASURES]
         columns.append(" / ".join("–" if cell is None else short(cell.mean) for cell in cells))

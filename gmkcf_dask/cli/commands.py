@@ -252,8 +252,11 @@ def benchmark(
             click.echo(line)
 
         rows = run_benchmark(asked, resources, say, progress)
-    for path in write_report(out, rows):
+    written = write_report(out, rows)
+    for path in written:
         click.echo(f"written: {path}")
+    if not any(path.suffix == ".png" for path in written):
+        click.echo("no pictures: they need the extra [plot] (pip install 'gmkcf-dask[plot]')")
 
 
 # helpers

@@ -110,8 +110,11 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """Kernels to be built from features, or "precomputed"."""
 
     @abstractmethod
-    def _used_kernel(self) -> str:
-        """The kernel a single-kernel method is to use; any name for other methods."""
+    def _used_kernel(self, held: tuple[str, ...] = ()) -> str:
+        """The kernel a single-kernel method is to use; any name for other methods.
+
+        `held` are the names of a store's kernels, precomputed ones among them.
+        """
 
     @abstractmethod
     def _names_wanted(self) -> tuple[str, ...] | None:
@@ -141,7 +144,7 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
         listen, close = _listeners(self.callbacks, self.verbose)
         try:
             stack = self._stack(X, method, listen)
-            (found,) = workflow.fit(stack, method, [seed], [self._used_kernel()], listen)
+            (found,) = workflow.fit(stack, method, [seed], [self._used_kernel(stack.names)], listen)
         finally:
             close()
         self.labels_ = found.labels

@@ -49,7 +49,7 @@ class MultipleKernelClusterer(KernelClusterer):
     def _requested_kernels(self) -> object:
         return self.kernels
 
-    def _used_kernel(self) -> str:
+    def _used_kernel(self, held: tuple[str, ...] = ()) -> str:
         return MEAN
 
     def _names_wanted(self) -> tuple[str, ...] | None:
@@ -72,9 +72,11 @@ class SingleKernelClusterer(KernelClusterer):
     def _names_wanted(self) -> tuple[str, ...] | None:
         return None  # one of the store's kernels, or their mean
 
-    def _used_kernel(self) -> str:
+    def _used_kernel(self, held: tuple[str, ...] = ()) -> str:
         if isinstance(self.kernel, str) and self.kernel in (MEAN, "precomputed"):
             return MEAN
+        if isinstance(self.kernel, str) and self.kernel in held:
+            return self.kernel
         specs = resolve_kernels(self.kernel)
         if len(specs) != 1:
             raise InputError(

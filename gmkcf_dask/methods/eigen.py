@@ -2,7 +2,8 @@
 
 The matrix is S K S − diag(shift) + λ P Pᵀ with S diagonal: normalised and unnormalised Laplacians
 and their co-regularised forms, up to sign. Nothing n×n exists above `DIRECT` samples; what the
-driver holds is a basis and its product, together about `BASIS_BYTES`.
+driver holds is a basis and its product, together about `BASIS_BYTES` for each of the eigenproblems
+that run together.
 
 Every step expands the basis by residuals, so the answer only gets better, and it is orthonormal
 after any number of sweeps. Where the leading eigenvalues coincide (a narrow RBF is nearly the

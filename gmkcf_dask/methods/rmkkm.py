@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from scipy.special import logsumexp
 from sklearn.exceptions import ConvergenceWarning
 
 from gmkcf_dask.blas import one_blas_thread
@@ -43,6 +44,8 @@ from gmkcf_dask.methods.steps import Ask, Steps, on_kernel, together
 AT_CENTRE = 1e-10
 """Squared distance, relative to the mean diagonal, below which a sample sits on its centre, where
 rounding is not larger."""
+LARGEST = 1e150
+"""Of m^(1/γ): sums of squares of its inverse must still be numbers."""
 RESTARTS = 2
 """Random inner starts per iteration with `restart_inner`, as the authors have it."""
 
@@ -88,6 +91,11 @@ class Rmkkm(MultipleKernelMethod):
         self, stack: KernelStack, seeds: Sequence[int], listen: Listener = ignore
     ) -> list[Clustering]:
         self.check_samples(stack.n_samples)
+        if np.log(len(stack.names)) / self.gamma > np.log(LARGEST):
+            raise InputError(
+                f"gamma={self.gamma:g} is too small for {len(stack.names)} kernels: equal weights "
+                "would be m^(-1/gamma), which no number can hold; choose a larger gamma"
+            )
         return [self._fit_seed(stack, seed, listen) for seed in seeds]
 
     def _fit_seed(self, stack: KernelStack, seed: int, listen: Listener) -> Clustering:
@@ -125,7 +133,8 @@ def rmkkm(
     history: list[float] = []
     converged, fresh = False, True
     for iteration in range(1, options.max_iter + 1):
-        fused = stack.fuse(w)
+        # clusters do not change with the scale of w, and w itself can be as small as m^(−1/γ)
+        fused = stack.fuse(w / w.max())
         try:
             diagonal = fused.diagonal()
             on_centre = max(AT_CENTRE, 100 * stack.error_floor) * float(diagonal.mean())
@@ -267,4 +276,5 @@ def weights_from_distances(own: Floats, w: Floats, gamma: float) -> Floats:
         return w
     h = (own[away] / (2.0 * np.sqrt(own[away] @ w))[:, None]).sum(axis=0)
     h = np.maximum(h / h.max(), AT_CENTRE)  # the common factor cancels in Σ w_i^γ = 1
-    return np.asarray(h ** (-1 / (1 - gamma)) / np.sum(h ** (-gamma / (1 - gamma))) ** (1 / gamma))
+    powers = np.log(h) / (gamma - 1)  # in logarithms nothing overflows, whatever γ
+    return np.asarray(np.exp(powers - logsumexp(gamma * powers) / gamma))
