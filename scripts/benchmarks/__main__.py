@@ -7,7 +7,7 @@ import importlib
 
 from measure import save, show
 
-NAMES: tuple[str, ...] = ()
+NAMES: tuple[str, ...] = ("tile-codecs",)
 
 
 def main() -> None:
