@@ -68,6 +68,11 @@ class DenseKernels:
         )
         return cls(MemoryTiles(tiles, reader.tiling, reader.code_scale), store.names)
 
+    @property
+    def block_size(self) -> int:
+        """Edge of the tiles."""
+        return self._reader.tiling.block
+
     @cached_property
     def traces(self) -> Floats:
         return np.array([self.diagonal(i).sum() for i in range(len(self.names))])

@@ -7,13 +7,16 @@ import importlib
 
 from measure import save, show
 
-NAMES: tuple[str, ...] = ("tile-codecs",)
+MODULES = {
+    "iteration": "iteration",
+    "tile-codecs": "tile_codecs",
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     commands = parser.add_subparsers(dest="name", required=True, metavar="NAME")
-    modules = {name: importlib.import_module(name.replace("-", "_")) for name in NAMES}
+    modules = {name: importlib.import_module(module) for name, module in MODULES.items()}
     for name, module in modules.items():
         own = commands.add_parser(name, help=module.__doc__.split("\n")[0])
         module.add_arguments(own)

@@ -6,6 +6,7 @@ import json
 import platform
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -92,6 +93,13 @@ def best_seconds(sides: Mapping[str, Callable[[], object]], repeats: int) -> dic
             work()
             best[name] = min(best[name], time.perf_counter() - begun)
     return best
+
+
+def without_warnings(work: Callable[[], Any]) -> Any:
+    """Runs of a few iterations do not converge, and say so."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return work()
 
 
 def _cell(value: Any) -> str:
