@@ -20,7 +20,7 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 
-from gmkcf_dask.corpus.model import Corpus, Floats
+from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.errors import InputError, StoreError
 from gmkcf_dask.events import Listener, StageProgress, ignore
 from gmkcf_dask.graph import Runner
@@ -48,9 +48,8 @@ from gmkcf_dask.kernels.store import KernelStore, is_store, new_manifest_id, rec
 from gmkcf_dask.kernels.tiles import (
     Norms,
     ResolvedKernel,
-    encode,
-    final_tiles,
     resolve_options,
+    stored_tiles,
 )
 from gmkcf_dask.plan import STORED_BYTES, Precision, Tiling, ceil_div, default_block
 
@@ -146,9 +145,9 @@ def build_tiles(
     kernels, norms = resolve(request.kernels, features, tiling, sweep)
     tiles: list[list[npt.NDArray[Any]]] = [[] for _ in kernels]
     for t in everything:
-        made = final_tiles(kernels, _pair_tile(features, tiling, t), norms)
-        for kept, (name, values) in zip(tiles, made, strict=True):
-            kept.append(encode(values, request.precision, name))
+        made = stored_tiles(kernels, _pair_tile(features, tiling, t), norms, request.precision)
+        for kept, (_, stored, _) in zip(tiles, made, strict=True):
+            kept.append(stored)
         listen(StageProgress("kernels", t + 1, tiling.n_tiles))
     return tuple(map(tuple, tiles))
 
@@ -291,15 +290,14 @@ class _WriteTiles:
         minima: dict[str, float] = dict.fromkeys(self.store.names, np.inf)
         for t in tiles:
             tile = _pair_tile(self.features, self.store.tiling, int(t))
-            for name, values in final_tiles(self.kernels, tile, norms):
-                self._write(tile, name, values)
-                minima[name] = min(minima[name], float(values.min()))
+            made = stored_tiles(self.kernels, tile, norms, self.store.manifest.precision)
+            for name, stored, smallest in made:
+                self._write(int(t), tile, name, stored)
+                minima[name] = min(minima[name], smallest)
         return minima
 
-    def _write(self, tile: PairTile, name: str, values: Floats) -> None:
-        precision = self.store.manifest.precision
-        stored = encode(values, precision, name)
-        self.store.array(f"kernels/{name}")[tile.rows, tile.cols] = stored
+    def _write(self, t: int, tile: PairTile, name: str, stored: npt.NDArray[Any]) -> None:
+        self.store.reader.write(name, t, stored)
         if tile.on_diagonal:
             diagonal = np.diagonal(stored).astype(np.float64) * self.store.reader.scale()
             self.store.array(f"diagonals/{name}")[tile.rows] = diagonal

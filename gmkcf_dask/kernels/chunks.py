@@ -1,8 +1,9 @@
-"""One chunk of a Zarr array, read and decoded without Zarr's event loop.
+"""One chunk of a Zarr array, read or written without Zarr's event loop.
 
 Zarr hands every chunk through an asynchronous pipeline: a hop to its loop, another to a thread, and
-a copy or two. Kernels are read over and over, so their chunks are read here as the metadata of our
-arrays says: values in C order, zstd with a checksum (`scripts/bench sweep` has both side by side).
+a copy or two. Kernels are read over and over, so their chunks are read and written here as the
+metadata of our arrays says: values in C order, zstd with a checksum (`scripts/bench sweep` has both
+side by side). Zarr reads what is written here, and the other way round.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +36,23 @@ def read_chunk(path: str, into: npt.NDArray[Any]) -> None:
         The file is not there, or is not what was written.
     """
     _ZSTD.decode(Path(path).read_bytes(), into)
+
+
+def write_chunk(path: str, values: npt.NDArray[Any]) -> None:
+    """Write a whole chunk, C-contiguous, so that a reader finds all of it or none."""
+    encoded = _ZSTD.encode(values)
+    final = Path(path)
+    beside = final.with_name(f"{final.name}.{uuid4().hex}.partial")
+    try:
+        try:
+            beside.write_bytes(encoded)
+        except FileNotFoundError:  # the first chunk of its row
+            final.parent.mkdir(parents=True, exist_ok=True)
+            beside.write_bytes(encoded)
+        beside.replace(final)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def will_read(paths: Iterable[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -58,6 +59,10 @@ class NoFeatures:
         return np.empty((where.stop - where.start, 0))
 
 
+STRIP_ENTRIES = 1 << 16
+"""Of a strip: half a MiB in float64, so that a chain of formulas stays in the cache of a core."""
+
+
 @dataclass(frozen=True)
 class PairTile:
     """All a kernel can want to know about samples I × samples J; computed once, on demand."""
@@ -65,6 +70,28 @@ class PairTile:
     features: Features
     rows: slice
     cols: slice
+
+    def strips(self) -> Iterator[PairTile]:
+        """The tile cut into pieces of a few rows; products of features are made once for all.
+
+        A tile on the diagonal stays whole, because it is made symmetric as a whole.
+        """
+        height = max(1, STRIP_ENTRIES // self.shape[1])
+        if self.on_diagonal or self.shape[0] <= height:
+            yield self
+            return
+        for first in range(0, self.shape[0], height):
+            part = slice(first, min(first + height, self.shape[0]))
+            start = self.rows.start
+            strip = PairTile(self.features, slice(start + part.start, start + part.stop), self.cols)
+            G, sq_rows, sq_cols = self.inner
+            strip.__dict__.update(
+                gram=self.gram[part],
+                sq_rows=self.sq_rows[part],
+                sq_cols=self.sq_cols,
+                inner=(G[part], sq_rows[part], sq_cols),
+            )
+            yield strip
 
     @property
     def on_diagonal(self) -> bool:
@@ -101,21 +128,50 @@ class PairTile:
         return G
 
     @cached_property
-    def squared_distances(self) -> Floats:
-        """‖x−y‖², shape (len I, len J), exactly 0 for equal samples."""
+    def inner(self) -> tuple[Floats, Floats, Floats]:
+        """Inner products and squared norms that distances are made from."""
         offset = self.features.offset
         if offset is None:
-            G, sq_rows, sq_cols = self.gram, self.sq_rows, self.sq_cols
-        else:
-            rows, cols = _shifted(self.X_rows, offset), _shifted(self.X_cols, offset)
-            G = _product(rows, cols, self.on_diagonal)
-            sq_rows, sq_cols = squared_norms(rows), squared_norms(cols)
+            return self.gram, self.sq_rows, self.sq_cols
+        rows, cols = _shifted(self.X_rows, offset), _shifted(self.X_cols, offset)
+        G = _product(rows, cols, self.on_diagonal)
+        return G, squared_norms(rows), squared_norms(cols)
+
+    @cached_property
+    def squared_distances(self) -> Floats:
+        """‖x−y‖², shape (len I, len J), exactly 0 for equal samples."""
+        G, sq_rows, sq_cols = self.inner
         sums = sq_rows[:, None] + sq_cols[None, :]
-        d2 = sums - 2.0 * G
-        d2[d2 <= _ROUNDING * sums] = 0.0  # equal samples, but for rounding
+        d2 = np.multiply(G, -2.0)
+        d2 += sums
+        sums *= _ROUNDING
+        d2 *= d2 > sums  # equal samples, but for rounding
         if self.on_diagonal:
             np.fill_diagonal(d2, 0.0)
         return d2
+
+    def unit_products(self, a: float) -> Floats:
+        """(a + xᵀy) / sqrt((a + ‖x‖²)(a + ‖y‖²)), shape (len I, len J), not to be changed.
+
+        The last one is kept: powers of it are kernels of their own.
+        """
+        held = self.__dict__.get("_unit_products")
+        if held is None or held[0] != a:
+            held = a, divide_by_roots(self.gram + a, a + self.sq_rows, a + self.sq_cols)
+            self.__dict__["_unit_products"] = held
+        return held[1]
+
+
+def divide_by_roots(values: Floats, norm_rows: Floats, norm_cols: Floats) -> Floats:
+    """values_ij / sqrt(r_i c_j) in place; 0 where a norm is 0."""
+    values *= _inverse_roots(norm_rows)[:, None]
+    values *= _inverse_roots(norm_cols)[None, :]
+    return values
+
+
+def _inverse_roots(norm: Floats) -> Floats:
+    roots = np.sqrt(np.maximum(norm, 0.0))
+    return np.divide(1.0, roots, out=np.zeros_like(roots), where=roots > 0.0)
 
 
 def squared_norms(X: Matrix) -> Floats:

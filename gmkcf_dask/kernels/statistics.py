@@ -77,17 +77,13 @@ class GatherDistancesAndRanges:
 
     def __call__(self, tile: PairTile) -> Gathered:
         total, d2_max = 0.0, 0.0
-        if self.distances:
-            d2 = tile.squared_distances
-            total = float(np.sqrt(d2).sum()) * (1 if tile.on_diagonal else 2)
-            d2_max = float(d2.max())
-        minima = np.full(len(self.kernels), np.inf)
-        maxima = np.full(len(self.kernels), -np.inf)
-        for i, kernel in enumerate(self.kernels):
-            if _range_known_later(kernel) or kernel.scaling == "none":
-                continue
-            minima[i], maxima[i] = _range(kernel, tile, self.norms)
-        return Gathered(total, d2_max, minima, maxima, {})
+        for strip in tile.strips() if self.distances else ():
+            d2 = strip.squared_distances
+            total += float(np.sqrt(d2).sum()) * (1 if tile.on_diagonal else 2)
+            d2_max = np.maximum(d2_max, d2.max())  # NaN stays
+        wanted = [k.scaling != "none" and not _range_known_later(k) for k in self.kernels]
+        minima, maxima = _ranges(self.kernels, wanted, tile, self.norms)
+        return Gathered(total, float(d2_max), minima, maxima, {})
 
 
 @dataclass(frozen=True)
@@ -100,13 +96,16 @@ class GatherRowSums:
         m = len(self.kernels)
         sums = {tile.rows.start: np.zeros((m, tile.shape[0]))}
         sums.setdefault(tile.cols.start, np.zeros((m, tile.shape[1])))
+        strips = list(tile.strips())
         for i, kernel in enumerate(self.kernels):
             if kernel.normalization != "degree":
                 continue
-            values = raw_values(kernel, tile)
-            sums[tile.rows.start][i] += values.sum(axis=1)
-            if not tile.on_diagonal:
-                sums[tile.cols.start][i] += values.sum(axis=0)
+            for part in strips if kernel.elementwise else [tile]:
+                values = raw_values(kernel, part)
+                first = part.rows.start - tile.rows.start
+                sums[tile.rows.start][i, first : first + len(values)] += values.sum(axis=1)
+                if not tile.on_diagonal:
+                    sums[tile.cols.start][i] += values.sum(axis=0)
         return Gathered(0.0, 0.0, np.full(m, np.inf), np.full(m, -np.inf), sums)
 
 
@@ -118,12 +117,8 @@ class GatherDegreeRanges:
     norms: Norms
 
     def __call__(self, tile: PairTile) -> Gathered:
-        minima = np.full(len(self.kernels), np.inf)
-        maxima = np.full(len(self.kernels), -np.inf)
-        for i, kernel in enumerate(self.kernels):
-            if kernel.normalization == "degree" and kernel.scaling != "none":
-                minima[i], maxima[i] = _range(kernel, tile, self.norms)
-        return Gathered(0.0, 0.0, minima, maxima, {})
+        wanted = [k.normalization == "degree" and k.scaling != "none" for k in self.kernels]
+        return Gathered(0.0, 0.0, *_ranges(self.kernels, wanted, tile, self.norms), {})
 
 
 def resolve(
@@ -187,6 +182,19 @@ def _sum_of(mine: Floats | None, theirs: Floats | None) -> Floats:
 
 def _range_known_later(kernel: ResolvedKernel) -> bool:
     return kernel.range_follows_from_distance or kernel.normalization == "degree"
+
+
+def _ranges(
+    kernels: Kernels, wanted: list[bool], tile: PairTile, norms: Norms
+) -> tuple[Floats, Floats]:
+    """Smallest and largest value of the kernels that are wanted, shape (m,) each."""
+    minima, maxima = np.full(len(kernels), np.inf), np.full(len(kernels), -np.inf)
+    strips = list(tile.strips())
+    for i, kernel in enumerate(kernels):
+        for part in (strips if kernel.elementwise else [tile]) if wanted[i] else ():
+            low, high = _range(kernel, part, norms)
+            minima[i], maxima[i] = np.minimum(minima[i], low), np.maximum(maxima[i], high)
+    return minima, maxima
 
 
 def _range(kernel: ResolvedKernel, tile: PairTile, norms: Norms) -> tuple[float, float]:

@@ -24,13 +24,12 @@ from zarr.codecs import ZstdCodec
 from gmkcf_dask.corpus.model import Corpus, Floats, Matrix
 from gmkcf_dask.errors import DamagedStoreError, StoreError
 from gmkcf_dask.files import check_writable, get, put_atomic
-from gmkcf_dask.kernels.chunks import chunk_path, holds, read_chunk
+from gmkcf_dask.kernels.chunks import chunk_path, holds, read_chunk, write_chunk
 from gmkcf_dask.kernels.features import offset_of
 from gmkcf_dask.kernels.manifest import MANIFEST, KernelRecord, Manifest
-from gmkcf_dask.kernels.tiles import CODE_SCALE, COMPACT_MAX, decode
+from gmkcf_dask.kernels.tiles import CODE_SCALE, COMPACT_MAX, STORED_DTYPE, decode
 from gmkcf_dask.plan import FEATURE_CHUNK, Tiling
 
-_STORED_DTYPE = {"float32": "float32", "float64": "float64", "compact": "uint16"}
 FILL_VALUE: dict[str, float] = {"float32": np.nan, "float64": np.nan, "uint16": COMPACT_MAX + 1}
 """By stored dtype, a value that cannot be data."""
 
@@ -120,6 +119,15 @@ class TileReader:
         if not holds(tile, self.fill):
             raise self._damaged(name, i, j, "is missing")
         return tile
+
+    def write(self, name: str, t: int, tile: npt.NDArray[Any]) -> None:
+        """Keep tile t of a kernel; edge tiles are padded with the fill value, as Zarr has it."""
+        i, j = self.tiling.pair(t)
+        if tile.shape != (self.tiling.block, self.tiling.block):
+            chunk = np.full_like(tile, self.fill, shape=(self.tiling.block, self.tiling.block))
+            chunk[: tile.shape[0], : tile.shape[1]] = tile
+            tile = chunk
+        write_chunk(chunk_path(self._folder(name), i, j), tile)
 
     def _folder(self, name: str) -> str:
         return f"{self.path}/kernels/{name}"
@@ -212,7 +220,7 @@ class KernelStore:
             m.store_id,
             m.names,
             m.tiling,
-            _STORED_DTYPE[m.precision],
+            STORED_DTYPE[m.precision],
             CODE_SCALE[m.precision],
         )
 
@@ -317,7 +325,7 @@ def _write_skeleton(path: Path, manifest: Manifest, corpus: Corpus | None) -> No
     root = zarr.create_group(store=str(path), zarr_format=3)
     kernels, diagonals = root.create_group("kernels"), root.create_group("diagonals")
     n, block = manifest.n_samples, manifest.block_size
-    dtype = _STORED_DTYPE[manifest.precision]
+    dtype = STORED_DTYPE[manifest.precision]
     for name in manifest.names:
         _create(kernels, name, (n, n), (block, block), dtype, FILL_VALUE[dtype])
         _create(diagonals, name, (n,), (block,), "float64", np.nan)

@@ -9,6 +9,14 @@ from measure import save, show
 
 MODULES = {
     "iteration": "iteration",
+    "sweep": "sweep",
+    "overhead": "overhead",
+    "build": "building",
+    "memory": "memory",
+    "scaling": "scaling",
+    "endtoend": "endtoend",
+    "import": "small",
+    "larger-than-memory": "larger_than_memory",
     "tile-codecs": "tile_codecs",
 }
 

@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from scipy import sparse
+
 from gmkcf_dask import Corpus, workflow
 from gmkcf_dask.cluster import Resources, threads
 from gmkcf_dask.kernels.build import KernelRequest
 from gmkcf_dask.kernels.specs import KernelSpec, Rbf, resolve_kernels
 from gmkcf_dask.kernels.store import KernelStore
-from scipy import sparse
 
 
 def text_like(n: int, n_terms: int = 5_000, n_topics: int = 10, seed: int = 0) -> Corpus:

@@ -10,13 +10,14 @@ import argparse
 
 import numpy as np
 from corpora import request_of
+from limits import memory_bandwidth, sgemm_rate
+from measure import Bar, Report, best_seconds, without_warnings
+
 from gmkcf_dask import workflow
 from gmkcf_dask.blas import cores
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import gmkcf
 from gmkcf_dask.plan import make_plan
-from limits import memory_bandwidth, sgemm_rate
-from measure import Bar, Report, best_seconds, without_warnings
 
 K = 10
 
@@ -34,10 +35,7 @@ def literal(Ks, U, V, w):
     U = U * (Kw @ V) / (Kw @ U @ (V.T @ V))
     V = V * (Kw @ U) / (V @ (U.T @ Kw @ U))
     e = np.array(
-        [
-            np.trace(K) - 2 * np.trace(V.T @ K @ U) + np.trace(U.T @ K @ U @ (V.T @ V))
-            for K in Ks
-        ]
+        [np.trace(K) - 2 * np.trace(V.T @ K @ U) + np.trace(U.T @ K @ U @ (V.T @ V)) for K in Ks]
     )
     w = (1 / e) / (1 / e).sum()
     return U, V, w, float((w**2 * e).sum())
@@ -108,8 +106,9 @@ def run(args: argparse.Namespace) -> Report:
             Bar("share of memory read bandwidth", share, 0.6, at_least=True),
         ],
         [
-            f"touched per iteration {touched / 1e9:.3f} GB, at {touched / seconds['ours'] / 1e9:.1f} "
-            f"GB/s; memory reads at {bandwidth / 1e9:.1f} GB/s, sgemm {sgemm_rate() / 1e9:.0f} Gflop/s"
+            f"touched per iteration {touched / 1e9:.3f} GB, at "
+            f"{touched / seconds['ours'] / 1e9:.1f} GB/s; memory reads at "
+            f"{bandwidth / 1e9:.1f} GB/s, sgemm {sgemm_rate() / 1e9:.0f} Gflop/s"
         ],
         {"seconds": seconds, "touched": touched, "bandwidth": bandwidth},
     )

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import zarr
-from gmkcf_dask.blas import cores, one_blas_thread
-from gmkcf_dask.kernels.store import KernelStore
 from measure import best_seconds
 from scipy.linalg import blas
+
+from gmkcf_dask.blas import cores, one_blas_thread
+from gmkcf_dask.kernels.store import KernelStore
 
 
 def on_threads(work: Callable[[Any], object], parts: Sequence[Any], n_threads: int) -> None:
