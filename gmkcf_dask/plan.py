@@ -33,6 +33,8 @@ MIN_GROUPS = 16
 FEATURE_CHUNK = 1 << 17
 """Values per chunk of sparse features."""
 SMALLEST_BLOCK, LARGEST_DEFAULT_BLOCK = 64, 1024
+COMPARED_TILES = 2
+"""Stored tiles a building task may keep to compare later kernels with."""
 GRAPHS_PER_ITERATION = 3
 # measured per core on a 2-core machine: `scripts/out_of_core`, and `gmkcf benchmark` on WebKB
 STORE_BYTES_PER_MS, MEMORY_BYTES_PER_MS, GRAPH_MS = 350_000, 4_000_000, 100
@@ -118,11 +120,12 @@ def default_block(n: int) -> int:
 def build_task_bytes(block: int, n_features_block_bytes: int) -> int:
     """Peak of one kernel-building task.
 
-    Six float64 tiles: the Gram tile, the squared distances, one kernel and its two temporaries,
-    and the sparse product or encoded copy; two row blocks of features; and the chunks sparse
-    features are read from, values and indices, as stored and as decoded.
+    Seven float64 tiles: the Gram tile, the squared distances, the unit products, one kernel and its
+    temporary (a tile on the diagonal is made in one piece), the sparse product or encoded copy, and
+    the stored tiles kept for comparison; two row blocks of features; and the chunks sparse features
+    are read from, values and indices, as stored and as decoded.
     """
-    return 6 * 8 * block * block + 2 * n_features_block_bytes + 4 * 8 * FEATURE_CHUNK
+    return 7 * 8 * block * block + 2 * n_features_block_bytes + 4 * 8 * FEATURE_CHUNK
 
 
 def fit_task_bytes(tiling: Tiling, n_columns: int, precision: Precision) -> int:

@@ -103,6 +103,7 @@ def build(input_path: str, store: Path, **options: Any) -> None:
         f"{store}: {len(built.names)} kernels of {built.n_samples:,} samples, "
         f"{human_bytes(built.stored_bytes())} on disk"
     )
+    _echo_duplicates(built)
     click.echo(f"next: gmkcf fit {shlex.quote(str(store))} -k K --out RUN")
 
 
@@ -170,6 +171,7 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
             built = watch.time(
                 "build", lambda: workflow.build(path, request, the_plan, resources, progress)
             )
+        _echo_duplicates(built)
         _fit_and_report(out, built, method, kernels, resources, options, watch.seconds)
 
 
@@ -262,6 +264,11 @@ def benchmark(
 # helpers
 
 
+def _echo_duplicates(store: Any) -> None:
+    for sentence in store.duplicates():
+        click.echo(f"nearly the same: {sentence}")
+
+
 def _request(input_path: str, options: dict[str, Any]) -> Any:
     from gmkcf_dask.corpus import TextOptions, read_corpus, warn_about_zero_rows
     from gmkcf_dask.kernels.build import KernelRequest
@@ -278,7 +285,8 @@ def _request(input_path: str, options: dict[str, Any]) -> Any:
     corpus = read_corpus(input_path, text=text)
     refuse_equal_rows(corpus.X)
     warn_about_zero_rows(corpus.X)
-    how = {name: options[name] for name in ("normalization", "scaling", "precision", "block")}
+    names = ("normalization", "scaling", "precision", "block", "merge_duplicates")
+    how = {name: options[name] for name in names}
     return KernelRequest(corpus, specs, **how)
 
 

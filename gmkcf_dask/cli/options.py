@@ -82,6 +82,14 @@ kernel_options = _options(
         help="Of stored kernel entries; compact takes 2 bytes, for values in [0, 1].",
     ),
     click.option(
+        "--merge-duplicates",
+        metavar="TOL",
+        type=float,
+        default=0.0,
+        help="Kernels that differ nowhere by more than this are stored once; each keeps a weight "
+        "of its own.",
+    ),
+    click.option(
         "--block",
         type=click.IntRange(min=1),
         help="Edge of a tile, in samples.  [default: chosen by the plan]",

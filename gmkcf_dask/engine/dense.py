@@ -62,10 +62,11 @@ class DenseKernels:
     def from_store(cls, store: KernelStore) -> DenseKernels:
         """All tiles of a store, read once."""
         reader = store.reader
-        tiles = tuple(
-            tuple(reader.raw(kernel, t) for t in range(reader.tiling.n_tiles))
-            for kernel in range(len(store.names))
-        )
+        read = {
+            kernel: tuple(reader.raw(kernel, t) for t in range(reader.tiling.n_tiles))
+            for kernel in set(reader.stored)
+        }
+        tiles = tuple(read[kernel] for kernel in reader.stored)
         return cls(MemoryTiles(tiles, reader.tiling, reader.code_scale), store.names)
 
     @property

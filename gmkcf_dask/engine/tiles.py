@@ -35,6 +35,10 @@ class TileReader(Protocol):
     def dtype(self) -> np.dtype[Any]:
         """Dtype of products: float32 or float64."""
 
+    @property
+    def stored(self) -> tuple[int, ...]:
+        """By kernel, the number of the one whose tiles stand for it: equals are stored once."""
+
     def scale(self) -> float:
         """What a stored value is multiplied by to get the kernel's value."""
 
@@ -81,6 +85,11 @@ class MemoryTiles:
     tiles: tuple[tuple[npt.NDArray[Any], ...], ...]
     tiling: Tiling
     code_scale: float | None = None
+
+    @property
+    def stored(self) -> tuple[int, ...]:
+        first: dict[int, int] = {}
+        return tuple(first.setdefault(id(own), i) for i, own in enumerate(self.tiles))
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -132,7 +141,10 @@ class FusedTiles:
     def loader(self) -> Load:
         wide = Wide(self.reader)
         axpy = get_blas_funcs("axpy", dtype=self.reader.dtype)
-        used = [(i, w * wide.scale) for i, w in enumerate(self.weights) if w != 0.0]
+        totals: dict[int, float] = {}  # kernels with the same tiles are read once
+        for kernel, weight in zip(self.reader.stored, self.weights, strict=True):
+            totals[kernel] = totals.get(kernel, 0.0) + weight
+        used = [(kernel, weight * wide.scale) for kernel, weight in totals.items() if weight]
 
         def load(t: int, into: AnyFloats | None) -> AnyFloats:
             shape = self.reader.tiling.shape(t)
@@ -222,12 +234,16 @@ def partial_product_each(
     """The given tiles of several kernels, each times its own columns of Z; keys (kernel, block)."""
     tiling, wide = reader.tiling, Wide(reader)
     Z = Z * Z.dtype.type(wide.scale)
+    ordered = sorted(columns.items(), key=lambda item: reader.stored[item[0]])
     blocks: dict[Any, Floats] = {}
     for t in tiles:
         i, j = tiling.pair(t)
-        for kernel, own in columns.items():
+        last = None
+        for kernel, own in ordered:
             width = (own.stop - own.start) * (2 if split else 1)
-            tile = wide.load(kernel, t)
+            if reader.stored[kernel] != last:
+                last = reader.stored[kernel]
+                tile = wide.load(kernel, t)
             _add(blocks, (kernel, i), tile, Z[tiling.rows(j), own], width)
             if i != j:
                 _add(blocks, (kernel, j), tile.T, Z[tiling.rows(i), own], width)
@@ -265,10 +281,10 @@ def partial_errors(
         S = room.of(tiling.shape(t))
         np.matmul(F[tiling.rows(i)], swapped[tiling.rows(j)].T, out=S)
         twice = 1.0 if i == j else 2.0
-        for kernel in range(n_kernels):
+        for kernel in sorted(set(reader.stored)):
             row_sums = np.vecdot(S, wide.load(kernel, t))
             sums[kernel] += twice * row_sums.sum(dtype=np.float64)
-    return sums * wide.scale
+    return sums[list(reader.stored)] * wide.scale
 
 
 def assemble_each(

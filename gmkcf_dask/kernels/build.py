@@ -24,6 +24,7 @@ from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.errors import InputError, StoreError
 from gmkcf_dask.events import Listener, StageProgress, ignore
 from gmkcf_dask.graph import Runner
+from gmkcf_dask.kernels.duplicates import Comparison, Differences, stored_names
 from gmkcf_dask.kernels.features import ArrayFeatures, Features, NoFeatures, PairTile
 from gmkcf_dask.kernels.manifest import (
     Manifest,
@@ -68,6 +69,8 @@ class KernelRequest:
     specs : tuple of KernelSpec
     block : int or None
         Tile edge; None leaves the choice to the plan, and lets any existing store do.
+    merge_duplicates : float
+        Kernels of a store that differ nowhere by more than this share their tiles.
     """
 
     corpus: Corpus | None
@@ -76,8 +79,13 @@ class KernelRequest:
     scaling: Scaling = "minmax"
     precision: Precision = "float32"
     block: int | None = None
+    merge_duplicates: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0.0 <= self.merge_duplicates < 1.0:
+            raise InputError(
+                f"merge_duplicates must be a tolerance from 0 to 1, not {self.merge_duplicates}"
+            )
         check_option("normalization", self.normalization, NORMALIZATIONS)
         check_option("scaling", self.scaling, SCALINGS)
         check_option("precision", self.precision, tuple(STORED_BYTES))
@@ -127,6 +135,7 @@ class KernelRequest:
             kernels=records(self.kernels),
             inputs=self.inputs,
             versions=package_versions(),
+            merge_tolerance=self.merge_duplicates,
         )
 
 
@@ -258,43 +267,65 @@ def _write_tiles(
         ResolvedKernel(spec=spec, **{k: v for k, v in vars(record).items() if k != "name"})
         for spec, record in zip(request.specs, store.manifest.kernels, strict=True)
     )
-    write = _WriteTiles(store, features, kernels)
+    tiling = store.tiling
+    sample = _pair_tile(features, tiling, min(1, tiling.n_tiles - 1))
+    comparison = Comparison.plan(kernels, sample.corner(), store.norms(), request.precision)
+    write = _WriteTiles(store, features, kernels, comparison)
     tiling, per_task = store.tiling, _tiles_per_build_task(store.tiling)
     done = set(store.manifest.tiles_done)
     minima = dict(store.manifest.stored_minima or dict.fromkeys(store.names, np.inf))
+    apart = dict(store.manifest.differences)
     todo = [t for t in range(tiling.n_tiles) if t not in done]
     last_written = time.monotonic()
     tile_bytes = len(kernels) * tiling.block**2 * STORED_BYTES[request.precision]
     listen(StageProgress("write", len(done), tiling.n_tiles, len(done) * tile_bytes))
     for group in _batches(todo, per_task):
-        for found in _run_tasks(write, group, per_task, runner):
-            minima = {name: min(minima[name], found[name]) for name in minima}
+        for lowest, found in _run_tasks(write, group, per_task, runner):
+            minima = {name: min(minima[name], lowest[name]) for name in minima}
+            apart |= {name: max(apart.get(name, 0.0), value) for name, value in found.items()}
         done.update(int(t) for t in group)
         listen(StageProgress("write", len(done), tiling.n_tiles, len(done) * tile_bytes))
         if time.monotonic() - last_written > _SECONDS_BETWEEN_MANIFESTS:
-            store = store.with_manifest(tiles_done=tuple(sorted(done)), stored_minima=minima)
+            store = store.with_manifest(
+                tiles_done=tuple(sorted(done)), stored_minima=minima, differences=apart
+            )
             last_written = time.monotonic()
-    return store.with_manifest(tiles_done=tuple(sorted(done)), stored_minima=minima, complete=True)
+    nearest = dict(comparison.nearest)
+    store = store.with_manifest(
+        tiles_done=tuple(sorted(done)),
+        stored_minima=minima,
+        differences=apart,
+        nearest=nearest,
+        stored_as=stored_names(store.names, nearest, apart, request.merge_duplicates),
+        complete=True,
+    )
+    store.drop_merged()
+    return store
 
 
 @dataclass(frozen=True)
 class _WriteTiles:
-    """Task: compute and write the tiles of every kernel; returns each kernel's smallest value."""
+    """Task: compute and write the tiles of every kernel.
+
+    Returns each kernel's smallest value, and how far kernels are from those they are compared with.
+    """
 
     store: KernelStore
     features: Features
     kernels: tuple[ResolvedKernel, ...]
+    comparison: Comparison
 
-    def __call__(self, tiles: npt.NDArray[np.int64]) -> dict[str, float]:
+    def __call__(self, tiles: npt.NDArray[np.int64]) -> tuple[dict[str, float], Differences]:
         norms: Norms = self.store.norms()
         minima: dict[str, float] = dict.fromkeys(self.store.names, np.inf)
+        differences: Differences = {}
         for t in tiles:
             tile = _pair_tile(self.features, self.store.tiling, int(t))
             made = stored_tiles(self.kernels, tile, norms, self.store.manifest.precision)
-            for name, stored, smallest in made:
+            for name, stored, smallest in self.comparison.watch(made, differences):
                 self._write(int(t), tile, name, stored)
                 minima[name] = min(minima[name], smallest)
-        return minima
+        return minima, differences
 
     def _write(self, t: int, tile: PairTile, name: str, stored: npt.NDArray[Any]) -> None:
         self.store.reader.write(name, t, stored)

@@ -93,6 +93,13 @@ class PairTile:
             )
             yield strip
 
+    def corner(self, size: int = 256) -> PairTile:
+        """At most so many rows and columns of the far corner: few of these samples are the same."""
+        rows = slice(max(self.rows.start, self.rows.stop - size), self.rows.stop)
+        return PairTile(
+            self.features, rows, slice(max(self.cols.start, self.cols.stop - size), self.cols.stop)
+        )
+
     @property
     def on_diagonal(self) -> bool:
         return self.rows == self.cols

@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from gmkcf_dask.kernels.tiles import ResolvedKernel
 from gmkcf_dask.plan import Precision, Tiling
 
 FORMAT = "gmkcf-kernels"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 
 
@@ -58,6 +58,13 @@ class Manifest:
         Tiles written for every kernel.
     stored_minima : dict of float
         Smallest stored value by kernel, over the tiles done: tells whether signs are mixed.
+    merge_tolerance : float
+        Kernels no further apart than this are stored once.
+    nearest, differences : dict
+        By kernel, the earlier one it is compared with, and how far they are apart on the tiles
+        done.
+    stored_as : tuple of str
+        By kernel, the one whose tiles stand for it; empty where each has its own.
     """
 
     store_id: str
@@ -72,6 +79,10 @@ class Manifest:
     complete: bool = False
     tiles_done: tuple[int, ...] = ()
     stored_minima: dict[str, float] | None = None
+    merge_tolerance: float = 0.0
+    nearest: dict[str, str] = field(default_factory=dict)
+    differences: dict[str, float] = field(default_factory=dict)
+    stored_as: tuple[str, ...] = ()
 
     @property
     def tiling(self) -> Tiling:
@@ -80,6 +91,11 @@ class Manifest:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(kernel.name for kernel in self.kernels)
+
+    @property
+    def stored(self) -> tuple[int, ...]:
+        """By kernel, the number of the one whose tiles stand for it."""
+        return tuple(map(self.names.index, self.stored_as or self.names))
 
     def write(self, store: Path) -> None:
         """Replace the store's manifest by this one."""
@@ -113,6 +129,7 @@ class Manifest:
         try:
             found["kernels"] = tuple(KernelRecord(**record) for record in found["kernels"])
             found["tiles_done"] = tuple(found["tiles_done"])
+            found["stored_as"] = tuple(found["stored_as"])
             return cls(**found)
         except (KeyError, TypeError) as error:
             raise StoreError(
@@ -135,6 +152,7 @@ def differences(found: Manifest, wanted: Manifest, *, any_block: bool) -> list[s
         ("features", found.n_features, wanted.n_features),
         ("precision", found.precision, wanted.precision),
         ("kernels", ",".join(found.names), ",".join(wanted.names)),
+        ("merged duplicates", found.merge_tolerance, wanted.merge_tolerance),
     ]
     if not any_block:
         pairs.append(("block size", found.block_size, wanted.block_size))

@@ -25,6 +25,7 @@ from gmkcf_dask.corpus.model import Corpus, Floats, Matrix
 from gmkcf_dask.errors import DamagedStoreError, StoreError
 from gmkcf_dask.files import check_writable, get, put_atomic
 from gmkcf_dask.kernels.chunks import chunk_path, holds, read_chunk, write_chunk
+from gmkcf_dask.kernels.duplicates import in_words
 from gmkcf_dask.kernels.features import offset_of
 from gmkcf_dask.kernels.manifest import MANIFEST, KernelRecord, Manifest
 from gmkcf_dask.kernels.tiles import CODE_SCALE, COMPACT_MAX, STORED_DTYPE, decode
@@ -84,6 +85,8 @@ class TileReader:
     tiling: Tiling
     stored_dtype: str
     code_scale: float | None
+    stored: tuple[int, ...]
+    """By kernel, the number of the one whose tiles stand for it."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -109,7 +112,7 @@ class TileReader:
         tile = chunk[: rows.stop - rows.start, : cols.stop - cols.start]
         # decoding runs from the first value to the last: if that is there, so are all
         tile[-1, -1] = self.fill
-        name = self.names[kernel]
+        name = self.names[self.stored[kernel]]
         try:
             read_chunk(chunk_path(self._folder(name), i, j), chunk)
         except FileNotFoundError as error:
@@ -222,7 +225,26 @@ class KernelStore:
             m.tiling,
             STORED_DTYPE[m.precision],
             CODE_SCALE[m.precision],
+            m.stored,
         )
+
+    def drop_merged(self) -> None:
+        """Remove the tiles of kernels that others stand for."""
+        for kernel, other in enumerate(self.manifest.stored):
+            if kernel != other:
+                shutil.rmtree(self.path / "kernels" / self.names[kernel] / "c", ignore_errors=True)
+
+    def duplicates(self) -> list[str]:
+        """Kernels that are nearly the same as an earlier one, in words."""
+        merged = {
+            name: f", and {other} stands for it"
+            for name, other in zip(self.names, self.manifest.stored_as, strict=False)
+            if name != other
+        }
+        return [
+            sentence + merged.get(sentence.split()[0], "")
+            for sentence in in_words(self.manifest.nearest, self.manifest.differences)
+        ]
 
     def features(self) -> StoredFeatures:
         """The features the kernels were made from."""

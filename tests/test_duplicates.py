@@ -1,0 +1,152 @@
+"""Kernels that are nearly the same: named, and stored once where they are equal."""
+
+import naive
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from problems import kernels
+from scipy.io import savemat
+
+from gmkcf_dask.cli import main
+from gmkcf_dask.engine.dense import DenseKernels
+from gmkcf_dask.engine.tiled import TiledKernels
+from gmkcf_dask.errors import InputError, StoreError
+from gmkcf_dask.graph import Runner
+from gmkcf_dask.kernels import build as build_module
+from gmkcf_dask.kernels.build import KernelRequest, build_store
+from gmkcf_dask.kernels.duplicates import _most_at_once, difference, stored_names
+from gmkcf_dask.kernels.specs import precomputed_specs
+
+pytestmark = pytest.mark.usefixtures("calm")
+
+
+def store_of(path, Ks, tolerance=0.0, precision="float32"):
+    request = KernelRequest(
+        None, precomputed_specs(Ks), "none", "none", precision, 16, merge_duplicates=tolerance
+    )
+    return build_store(path, request, Runner(scheduler="synchronous"))
+
+
+def chunks(store, name):
+    return sorted(f.name for f in (store.path / "kernels" / name).rglob("c/*/*"))
+
+
+@pytest.fixture
+def family(rng):
+    """Two kernels, the first again to the bit, and the first but for 1e-4 and 3e-4."""
+    first, second = kernels(rng, 40, 2)
+    nudge = np.where(np.eye(40) > 0, 0, 1e-4)
+    return [first, second, first.copy(), np.clip(first - nudge, 0, 1), first - 3 * nudge]
+
+
+def test_equal_kernels_are_stored_once_and_near_ones_named(tmp_path, family):
+    store = store_of(tmp_path / "s.zarr", family)
+    assert store.manifest.stored == (0, 1, 0, 3, 4)
+    assert chunks(store, "kernel_2") == []
+    assert len(chunks(store, "kernel_3")) == store.tiling.n_tiles
+    words = store.duplicates()
+    assert "kernel_2 equals kernel_0, and kernel_0 stands for it" in words
+    assert any(sentence.startswith("kernel_3 equals kernel_2 to 1e-04") for sentence in words)
+    assert not any("kernel_1" in sentence for sentence in words)
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "stored"),
+    [(1.1e-4, (0, 1, 0, 0, 4)), (2.1e-4, (0, 1, 0, 0, 4)), (4e-4, (0, 1, 0, 0, 0))],
+)
+def test_merging_adds_up_differences_along_a_chain(tmp_path, family, tolerance, stored):
+    """kernel_4 is 2e-4 from kernel_3 but 3e-4 from the kernel that stands for both."""
+    store = store_of(tmp_path / "s.zarr", family, tolerance)
+    assert store.manifest.stored == stored
+    with pytest.raises(StoreError, match="merged duplicates"):
+        store_of(tmp_path / "s.zarr", family)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64", "compact"])
+def test_every_operation_sees_all_kernels(tmp_path, rng, family, precision, monkeypatch):
+    """Products, errors and fused kernels are those of kernels stored one by one; fewer are read."""
+    merged = store_of(tmp_path / "s.zarr", family, precision=precision)
+    assert merged.manifest.stored[2] == 0
+    seen = []
+    original = type(merged.reader).raw
+    monkeypatch.setattr(
+        type(merged.reader),
+        "raw",
+        lambda self, i, t, into=None: seen.append(i) or original(self, i, t, into),
+    )
+    stacks = [
+        TiledKernels(merged, Runner(scheduler="synchronous")),
+        DenseKernels.from_store(merged),
+    ]
+    U, V, w = rng.random((40, 3)), rng.random((40, 3)), rng.random(5)
+    close = {"rtol": 1e-4, "atol": 1e-4} if precision == "compact" else {"rtol": 1e-5}
+    for stack in stacks:
+        seen.clear()
+        np.testing.assert_allclose(
+            stack.errors(U, V), [naive.error(K, U, V) for K in family], **close
+        )
+        assert 2 not in seen
+        fused = stack.fuse(w)
+        expected = np.tensordot(w, family, axes=1)
+        np.testing.assert_allclose(fused.matmul(U), expected @ U, **close)
+        np.testing.assert_allclose(fused.diagonal(), np.diagonal(expected), **close)
+        Zs = [rng.random((40, c)) for c in (1, 2, 3, 0, 2)]
+        for K, Z, found in zip(family, Zs, stack.matmul_each(Zs), strict=True):
+            np.testing.assert_allclose(found, K @ Z, **close)
+        assert 2 not in seen
+
+
+def test_a_broken_off_build_remembers_differences(tmp_path, family, monkeypatch):
+    calls = []
+    original = build_module._run_tasks
+
+    def break_off(task, tiles, per_task, runner):
+        calls.append(len(tiles))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return original(task, tiles, per_task, runner)
+
+    monkeypatch.setattr(build_module, "_SECONDS_BETWEEN_MANIFESTS", 0.0)
+    monkeypatch.setattr(build_module, "_BATCHES", 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(build_module, "_run_tasks", break_off)
+        with pytest.raises(KeyboardInterrupt):
+            store_of(tmp_path / "s.zarr", family)
+    resumed = store_of(tmp_path / "s.zarr", family)
+    whole = store_of(tmp_path / "w.zarr", family)
+    assert resumed.manifest.differences == whole.manifest.differences
+    assert resumed.manifest.stored == whole.manifest.stored
+
+
+def test_command_line_says_it(tmp_path, rng):
+    X = rng.random((60, 8))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    savemat(tmp_path / "x.mat", {"X": X})
+    args = ["build", str(tmp_path / "x.mat"), str(tmp_path / "s.zarr"), "--cluster", "threads"]
+    result = CliRunner().invoke(main, [*args, "--kernels", "linear,cosine,rbf_1"])
+    assert result.exit_code == 0, result.output
+    assert "nearly the same: cosine equals linear, and linear stands for it" in result.output
+    bad = CliRunner().invoke(main, [*args[:2], str(tmp_path / "t.zarr"), "--merge-duplicates", "2"])
+    assert bad.exit_code == 2
+    assert "merge_duplicates must be a tolerance from 0 to 1" in bad.output
+
+
+def test_tolerance_is_checked():
+    with pytest.raises(InputError, match="merge_duplicates"):
+        KernelRequest(None, precomputed_specs([np.eye(3)]), merge_duplicates=-0.1)
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 6)), max_size=6))
+def test_tiles_held_at_once(steps):
+    pairs = [(a, a + b) for a, b in steps]
+    held = [sum(a <= now < max(y for x, y in pairs if x == a) for a in {x for x, _ in pairs})
+            for now in range(14)]  # fmt: skip
+    assert _most_at_once(pairs) == max(held)
+
+
+def test_difference_of_codes_does_not_wrap():
+    a, b = np.array([[0, 5]], np.uint16), np.array([[3, 0]], np.uint16)
+    assert difference(a, b) == 5
+    assert stored_names("ab", {"b": "a"}, {}, 1.0) == ("a", "b"), "never compared"
