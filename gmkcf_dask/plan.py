@@ -380,6 +380,16 @@ def driver_bytes(n: int, n_clusters: int, n_kernels: int) -> int:
     return PROCESS_BYTES + 12 * n * n_clusters * 8 + 2 * n_kernels * n * 8
 
 
+def products_per_weight_step(n_kernels: int, precision: Precision, residency: Residency) -> int:
+    """Products with the fused kernel that touch as many bytes as one weight step.
+
+    A weight step is two sweeps over all kernels as they are stored: errors, and fusing anew.
+    """
+    if residency == "recompute":  # then every product is a sweep over all kernels
+        return 2
+    return ceil_div(2 * n_kernels * STORED_BYTES[precision], COMPUTED_BYTES[precision])
+
+
 def tiled_bytes(tiling: Tiling, n_kernels: int, precision: Precision) -> int:
     """Memory for the tiles of m kernels and of the fused one."""
     entries = tiling.n_tiles * tiling.block**2

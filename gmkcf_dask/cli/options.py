@@ -118,8 +118,8 @@ clusters_option = click.option(
     "-k", "--clusters", "n_clusters", type=int, required=True, help="Number of clusters."
 )
 METHOD_PARAMETERS = (
-    "n_init", "init", "inner_iter", "v_steps", "tol", "max_iter", "polish", "laplacian", "lam",
-    "gamma", "restart_inner",
+    "n_init", "init", "solver", "inner_iter", "v_steps", "tol", "max_iter", "polish", "laplacian",
+    "lam", "gamma", "restart_inner",
 )  # fmt: skip
 method_options = _options(
     click.option("--n-init", type=int, help="Random restarts; the best one is kept.  [default: 1]"),
@@ -127,6 +127,11 @@ method_options = _options(
         "--init",
         type=click.Choice(["random", "spectral"]),
         help="gmkcf, kcf: where to start.  [default: random]",
+    ),
+    click.option(
+        "--solver",
+        type=click.Choice(["paper", "accelerated"]),
+        help="gmkcf, kcf: Algorithm 1, or fewer passes to the same objective.  [default: paper]",
     ),
     click.option(
         "--inner-iter",

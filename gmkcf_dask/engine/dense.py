@@ -33,6 +33,7 @@ from gmkcf_dask.engine.tiles import (
     partial_product_each,
 )
 from gmkcf_dask.kernels.store import KernelStore
+from gmkcf_dask.plan import Precision, products_per_weight_step
 
 DEFAULT_BLOCK = 512  # a tile of the rank-2k matrix then stays in cache while m kernels pass over it
 _THREADS_FROM = 400  # samples below which a product is over before a thread has started
@@ -81,6 +82,13 @@ class DenseKernels:
     @cached_property
     def nonnegative(self) -> bool:
         return all(bool(tile.min() >= 0) for tiles in self._reader.tiles for tile in tiles)
+
+    @property
+    def products_per_weight_step(self) -> int:
+        precision: Precision = "float64" if self._reader.dtype == np.float64 else "float32"
+        if self._reader.code_scale:
+            precision = "compact"
+        return products_per_weight_step(len(self.names), precision, "memory")
 
     def diagonal(self, i: int) -> Floats:
         on_diagonal = (t for t, (row, col) in enumerate(self._reader.tiling.pairs()) if row == col)

@@ -74,6 +74,10 @@ class KernelStack(Protocol):
         """No entry of any kernel is below zero."""
 
     @property
+    def products_per_weight_step(self) -> int:
+        """Products with a kept fused kernel that touch as many bytes as fusing and errors do."""
+
+    @property
     def error_floor(self) -> float:
         """Smallest e_i / tr K^i that rounding lets us trust."""
 

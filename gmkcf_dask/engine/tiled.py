@@ -45,7 +45,7 @@ from gmkcf_dask.engine.tiles import (
 from gmkcf_dask.graph import Runner
 from gmkcf_dask.kernels.scratch import ScratchTiles
 from gmkcf_dask.kernels.store import KernelStore
-from gmkcf_dask.plan import Residency, Tiling
+from gmkcf_dask.plan import Residency, Tiling, products_per_weight_step
 
 Indices = npt.NDArray[np.int64]
 Boxes = npt.NDArray[np.object_]
@@ -100,6 +100,11 @@ class TiledKernels:
         minima = self._store.manifest.stored_minima
         assert minima is not None
         return min(minima.values()) >= 0.0
+
+    @property
+    def products_per_weight_step(self) -> int:
+        m, precision = len(self.names), self._store.manifest.precision
+        return products_per_weight_step(m, precision, self.residency)
 
     def diagonal(self, i: int) -> Floats:
         return self._store.diagonal(i)

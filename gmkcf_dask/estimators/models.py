@@ -28,7 +28,11 @@ FACTORIZATION = """
     max_iter : int, default=500
         Iterations at most.
     tol : float, default=1e-5
-        Stop when the objective falls by no more than this fraction."""
+        Stop when the objective falls by no more than this fraction.
+    solver : {"paper", "accelerated"}, default="paper"
+        The paper's Algorithm 1; or an alternation that needs fewer passes to the same objective,
+        for which `inner_iter` and `v_steps` are what it does at least. From random starts the two
+        may end in different clusters."""
 
 FACTORS = """
     U_, V_ : ndarray, shape (n_samples, n_clusters)
@@ -97,6 +101,7 @@ class Factorization(KernelClusterer):
     v_steps: int = 1
     max_iter: int = 500
     tol: float = 1e-5
+    solver: str = "paper"
 
     def fit_transform(self, X: Any, y: object = None) -> npt.NDArray[np.float64]:
         """Fit, and return the new representation V, shape (n_samples, n_clusters)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from gmkcf_dask.methods.init import Init, Start, make_starts
 from gmkcf_dask.methods.steps import Ask, Products, Steps
 
 Floats = npt.NDArray[np.float64]
+Solver = Literal["paper", "accelerated"]
 
 _NEGATIVE = 1e-6
 """Fraction of the trace below zero at which J is negative beyond rounding."""
@@ -45,6 +47,9 @@ class SolverOptions:
     n_init : int
         Random restarts; the one of lowest objective is kept.
     init : "random", "spectral" or (U0, V0)
+    solver : {"paper", "accelerated"}
+        Algorithm 1; or fewer sweeps to the same objective, see `accelerate`. For the second,
+        `inner_iter` and `v_steps` are what it does at least.
     """
 
     n_clusters: int
@@ -55,6 +60,7 @@ class SolverOptions:
     polish: bool = True
     n_init: int = 1
     init: Init = "random"
+    solver: Solver = "paper"
 
     def __post_init__(self) -> None:
         check_whole(
@@ -65,6 +71,8 @@ class SolverOptions:
         )
         if not isinstance(self.tol, int | float | np.floating) or not self.tol >= 0:
             raise InputError(f"tol must be 0 or more, not {self.tol!r}")
+        if not isinstance(self.solver, str) or self.solver not in get_args(Solver):
+            raise InputError(f"solver must be 'paper' or 'accelerated', not {self.solver!r}")
 
     def starts(self, n: int, seed: int) -> Iterable[Start | None]:
         """Where the restarts of a seed begin; None where the kernel decides."""
@@ -105,17 +113,62 @@ class Factorization:
         return self.history[-1]
 
 
+@dataclass(frozen=True)
+class Iterate:
+    """Where a run stands on one fused kernel, with the products at hand.
+
+    Attributes
+    ----------
+    U, V : ndarray, shape (n, k)
+    KU : Products
+        K_wU.
+    KV : Products or None
+        K_w times `seen`; None where the next step has to ask for it.
+    seen : ndarray, shape (n, k)
+        V itself or, for the accelerated solver, the V before it.
+    before : ndarray, shape (n, k), or None
+        For the accelerated solver: U before the last step.
+    pace : float
+        For the accelerated solver: how far momentum has built up, 1 for not at all.
+    """
+
+    U: Floats
+    V: Floats
+    KU: Products
+    KV: Products | None
+    seen: Floats
+    before: Floats | None = None
+    pace: float = 1.0
+
+    def objective(self, trace: float) -> float:
+        """J, from products at hand."""
+        UtKU = symmetric_product(self.U, self.KU.full)
+        return updates.objective(trace, self.V, self.KU.full, UtKU)
+
+
 def multiply(kernel: FusedKernel, Z: Floats) -> Steps[Products]:
     """The products a step needs, in one sweep."""
     answer = yield Ask(Z, split=not kernel.nonnegative)
     return answer
 
 
-def first_products(kernel: FusedKernel, U: Floats, V: Floats) -> Steps[tuple[Products, Products]]:
-    """K_wU and K_wV together: with a new fused kernel this is its one sweep over all kernels."""
+def multiply_both(kernel: FusedKernel, U: Floats, V: Floats) -> Steps[tuple[Products, Products]]:
+    """K_wU and K_wV in one sweep."""
     both = yield from multiply(kernel, np.hstack([U, V]))
     k = U.shape[1]
     return both.columns(slice(0, k)), both.columns(slice(k, 2 * k))
+
+
+def begin(kernel: FusedKernel, start: Start, last: Iterate | None = None) -> Steps[Iterate]:
+    """First products: with a new fused kernel this is its one sweep over all kernels.
+
+    `last` is where the run stood on the kernel before: momentum is of U alone and goes on.
+    """
+    U, V = start
+    KU, KV = yield from multiply_both(kernel, U, V)
+    if last is None:
+        return Iterate(U, V, KU, KV, seen=V)
+    return Iterate(U, V, KU, KV, seen=V, before=last.before, pace=last.pace)
 
 
 def symmetric_product(U: Floats, KU: Floats) -> Floats:
@@ -143,21 +196,16 @@ def step_V(V: Floats, U: Floats, KU: Products, v_steps: int) -> Floats:
     return V
 
 
-def alternate(
-    kernel: FusedKernel, start: Start, KU: Products, KV: Products, options: SolverOptions
-) -> Steps[tuple[Floats, Floats, Products]]:
-    """`inner_iter` rounds of U and V on a fixed K_w; K_wU passes from each round to the next.
-
-    Returns U, V and K_wU of that U.
-    """
-    U, V = start
-    for round_ in range(options.inner_iter):
-        if round_:
+def alternate(kernel: FusedKernel, at: Iterate, options: SolverOptions) -> Steps[Iterate]:
+    """`inner_iter` rounds of U and V on a fixed K_w; K_wU passes from each round to the next."""
+    U, V, KU, KV = at.U, at.V, at.KU, at.KV
+    for _ in range(options.inner_iter):
+        if KV is None:
             KV = yield from multiply(kernel, V)
         U = step_U(U, V, KU, KV)
         KU = yield from multiply(kernel, U)
-        V = step_V(V, U, KU, options.v_steps)
-    return U, V, KU
+        V, KV = step_V(V, U, KU, options.v_steps), None
+    return Iterate(U, V, KU, KV, seen=V)
 
 
 def should_stop(J_old: float, J_new: float, trace: float, tol: float) -> bool:

@@ -3,9 +3,10 @@
 minimise Σ w_i² e_i(U, V) with U, V, w ≥ 0 and Σ w_i = 1. See docs/algorithm.md.
 
 Cost of one iteration with inner_iter=1: two sweeps over the m kernels (fuse, errors) and two over
-the fused one, the first of which comes with fusing; three graphs. One more sweep over the m kernels
-ends a run. A spectral start takes one to fuse the equal-weight kernel, and over that one the sweeps
-of spectral clustering.
+the fused one, the first of which comes with fusing; three graphs. With solver="accelerated" there
+are as many over the fused one as its rounds take, and one more, which comes with fusing. One more
+sweep over the m kernels ends a run. A spectral start takes one to fuse the equal-weight kernel, and
+over that one the sweeps of spectral clustering.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from gmkcf_dask.engine.operators import KernelStack
 from gmkcf_dask.errors import NumericsWarning
 from gmkcf_dask.events import IterationDone, Listener, ignore
 from gmkcf_dask.methods import updates
+from gmkcf_dask.methods.accelerate import WeightStep, iterate
 from gmkcf_dask.methods.assign import kmeans_labels
 from gmkcf_dask.methods.base import (
     Clustering,
@@ -32,14 +34,13 @@ from gmkcf_dask.methods.base import (
 from gmkcf_dask.methods.factorize import (
     Factorization,
     Floats,
+    Iterate,
     SolverOptions,
-    alternate,
+    begin,
     finish,
-    first_products,
     has_risen,
     refuse_negative,
     should_stop,
-    symmetric_product,
     warn_not_converged,
 )
 from gmkcf_dask.methods.init import Start, spectral_start
@@ -119,15 +120,17 @@ def gmkcf(
     U, V = _spectral_start(stack, w, options.n_clusters, listen) if start is None else start
     history: list[float] = []
     floored: set[str] = set()
+    at: Iterate | None = None
+    weight_step = WeightStep(stack.products_per_weight_step)
     converged = risen = False
     for iteration in range(1, options.max_iter + 1):
         fused = stack.fuse(w**2)
         try:
-            KU, KV = alone(first_products(fused, U, V), fused)
+            at = alone(begin(fused, (U, V), at), fused)
             if not history:
-                UtKU = symmetric_product(U, KU.full)
-                history.append(updates.objective(fused.trace, V, KU.full, UtKU))
-            U, V, _ = alone(alternate(fused, (U, V), KU, KV, options), fused)
+                history.append(at.objective(fused.trace))
+            at = alone(iterate(fused, at, options, weight_step), fused)
+            U, V = at.U, at.V
         finally:
             fused.release()
 
@@ -136,8 +139,10 @@ def gmkcf(
         refuse_negative(float(w**2 @ e), trace, nonnegative=stack.nonnegative)
         floored.update(np.array(stack.names)[e < floor])
         e = np.maximum(e, floor)
+        J_before = float(w**2 @ e)
         w = updates.weights_from_errors(e)
         J_old, J = history[-1], float(w**2 @ e)
+        weight_step = replace(weight_step, gain=J_before - J)
         history.append(J)
         change = (J_old - J) / J if J > 0 else 0.0
         listen(

@@ -1,6 +1,7 @@
 """KCF: concept factorization with one kernel, or with an equal-weight mean of several.
 
-Cost of one iteration: two sweeps over the one kernel (K V, K U); J needs none.
+Cost of one iteration: two sweeps over the one kernel (K V, K U); J needs none. With
+solver="accelerated" one, or two where momentum went astray, and one more to begin with.
 """
 
 from __future__ import annotations
@@ -10,21 +11,18 @@ from typing import ClassVar
 
 from gmkcf_dask.engine.operators import FusedKernel
 from gmkcf_dask.events import IterationDone, Listener, ignore
-from gmkcf_dask.methods import updates
+from gmkcf_dask.methods.accelerate import iterate
 from gmkcf_dask.methods.assign import kmeans_labels
 from gmkcf_dask.methods.base import Labels, SingleKernelMethod
 from gmkcf_dask.methods.factorize import (
     Factorization,
     Floats,
     SolverOptions,
-    alternate,
+    begin,
     finish,
-    first_products,
     has_risen,
-    multiply,
     refuse_negative,
     should_stop,
-    symmetric_product,
     warn_not_converged,
 )
 from gmkcf_dask.methods.init import Start, spectral_start
@@ -79,16 +77,12 @@ def kcf(
     """
     if start is None:
         start = yield from spectral_start(kernel, options.n_clusters, rounding, listen)
-    U, V = start
-    KU, KV = yield from first_products(kernel, U, V)
-    history = [updates.objective(kernel.trace, V, KU.full, symmetric_product(U, KU.full))]
+    at = yield from begin(kernel, start)
+    history = [at.objective(kernel.trace)]
     converged = risen = False
     for iteration in range(1, options.max_iter + 1):
-        if iteration > 1:
-            KV = yield from multiply(kernel, V)
-        U, V, KU = yield from alternate(kernel, (U, V), KU, KV, options)
-        J_old = history[-1]
-        J = updates.objective(kernel.trace, V, KU.full, symmetric_product(U, KU.full))
+        at = yield from iterate(kernel, at, options)
+        J_old, J = history[-1], at.objective(kernel.trace)
         refuse_negative(J, kernel.trace, nonnegative=kernel.nonnegative)
         J = max(J, rounding * kernel.trace)
         history.append(J)
@@ -110,5 +104,5 @@ def kcf(
             break
     if not converged:
         warn_not_converged(options, history, risen=risen, what=f"KCF on {kernel.label}")
-    run = Factorization(U, V, weights, tuple(history), converged)
-    return finish(run, KU.full, polish=options.polish)
+    run = Factorization(at.U, at.V, weights, tuple(history), converged)
+    return finish(run, at.KU.full, polish=options.polish)

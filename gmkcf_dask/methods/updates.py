@@ -41,6 +41,18 @@ def update_V_mixed(V: Floats, U: Floats, KU: Floats, KposU: Floats) -> Floats:
     return V * _signed_factor(KU, V @ (U.T @ KposU), V @ (U.T @ KnegU))
 
 
+def hals_V(V: Floats, KU: Floats, UtKU: Floats, passes: int) -> Floats:
+    """[8] Column after column of V at its best while the others stay; `passes` times over all.
+
+    Any signs of K_w will do. A column of an empty concept stays as it is.
+    """
+    V = V.copy()
+    for _ in range(passes):
+        for c in np.flatnonzero(np.diagonal(UtKU) > DENOMINATOR_FLOOR):
+            V[:, c] = np.maximum(V[:, c] + (KU[:, c] - V @ UtKU[:, c]) / UtKU[c, c], 0.0)
+    return V
+
+
 def objective(trace: float, V: Floats, KU: Floats, UtKU: Floats) -> float:
     """[1] tr K_w − 2 tr(VᵀK_wU) + tr(UᵀK_wU VᵀV), from products at hand."""
     return float(trace - 2.0 * np.sum(V * KU) + np.sum(UtKU * (V.T @ V)))
