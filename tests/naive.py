@@ -128,6 +128,53 @@ def gmkcf(Ks, U, V, iterations, inner_iter=1, v_steps=1, floor=1e-12):
     return trail
 
 
+def hals(V, KU, G, passes):
+    for _ in range(passes):
+        for c in range(V.shape[1]):
+            rest = [a for a in range(V.shape[1]) if a != c]
+            if G[c, c] > 0:
+                best = np.maximum((KU[:, c] - V[:, rest] @ G[rest, c]) / G[c, c], 0)
+                V = np.column_stack([best if a == c else V[:, a] for a in range(V.shape[1])])
+    return V
+
+
+def accelerated(Ks, U, V, iterations, tol, per_weight_step):
+    """Every iterate of the accelerated solver, as in `gmkcf`; products are formed when needed."""
+    m = len(Ks)
+    mixed = min(K.min() for K in Ks) < 0
+    w, before, t, earned = np.full(m, 1 / m), U, 1.0, 0.0
+    trail = [(U, V, w, objective(Ks, w, U, V))]
+    for _ in range(iterations):
+        Kw, seen, done = fuse(Ks, w), V, 0
+        step = step_mixed if mixed else step_plain
+        begun = J = error(Kw, U, V)
+        while True:
+            t_next = (1 + np.sqrt(1 + 4 * t**2)) / 2
+            carry = np.clip(U / np.maximum(before, 1e-300), 0.1, 10) ** ((t - 1) / t_next)
+            candidates = []
+            for V_used, factor in ((seen, carry), (V, 1.0)):
+                C = step(Kw, U, V_used, 0)[0] * factor
+                VC = hals(V, Kw @ C, C.T @ Kw @ C, 8)
+                candidates.append((error(Kw, C, VC), C, VC))
+            J_old = J
+            if J - candidates[0][0] > tol * candidates[0][0]:
+                (J, C, VC), t = candidates[0], t_next
+            else:
+                (J, C, VC), t = min([*candidates, (J, U, V)], key=lambda one: one[0]), 1.0
+            before, U, seen, V = U, C, V, VC
+            done += 1
+            if (J_old - J) / J <= tol:
+                break
+            if (J_old - J) * (per_weight_step + done) <= earned + begun - J:
+                break
+        e = np.array([error(K, U, V) for K in Ks])
+        earned = sum(w**2 * e)
+        w = weights(e)
+        earned -= sum(w**2 * e)
+        trail.append((U, V, w, sum(w**2 * e)))
+    return trail
+
+
 def finish(Ks, U, V, w, polish=True):
     Kw = fuse(Ks, w)
     UtKU = U.T @ Kw @ U

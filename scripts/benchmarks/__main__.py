@@ -17,6 +17,7 @@ MODULES = {
     "endtoend": "endtoend",
     "import": "small",
     "larger-than-memory": "larger_than_memory",
+    "solver": "solver",
     "tile-codecs": "tile_codecs",
 }
 
