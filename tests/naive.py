@@ -238,21 +238,33 @@ def kkm(K, centres, iterations=100):
 
 
 def rmkkm(Ks, centres, gamma, outer=50, inner=30):
-    """Robust multiple kernel k-means, warm inner runs; labels, weights, and F at weight steps."""
+    """Robust multiple kernel k-means, warm inner runs; labels, weights, and F at weight steps.
+
+    The last value returned says whether every step of every centre lowered its cluster's sum, or at
+    least could not raise it: where samples sit on a centre their weight is made up, and the step
+    can be a bad one, or one that changes nothing but rounding.
+    """
     m, n, k = len(Ks), len(Ks[0]), len(centres)
+    lowered = True
     w = np.full(m, m ** (-1 / gamma))
     C = np.eye(n)[:, centres]
     last, trail = None, []
-    for _ in range(outer):
+    for round_ in range(outer):
         K = sum(w[i] * Ks[i] for i in range(m))
         labels = None
-        for _ in range(inner):
+        for step in range(inner):
             d = kernel_distances(K, C)
             new = fill_empty(d.argmin(axis=1), d, k)
             own = np.array([0.0 if d[j].argmin() != new[j] else d[j, new[j]] for j in range(n)])
             s = np.array([1 / (2 * np.sqrt(x)) if x >= 1e-10 else np.nan for x in own])
             s[np.isnan(s)] = np.nanmean(s)
             C = np.array([s * (new == c) / (s * (new == c)).sum() for c in range(k)]).T
+            moved = kernel_distances(K, C)
+            for c in set(d.argmin(axis=1)) if round_ or step else ():
+                before = sum(np.sqrt(max(own[j], 0)) for j in range(n) if new[j] == c)
+                after = sum(np.sqrt(max(moved[j, c], 0)) for j in range(n) if new[j] == c)
+                made_up = any(own[j] < 1e-10 for j in range(n) if new[j] == c)
+                lowered = lowered and after <= before * (1 - 1e-9 if made_up else 1 + 1e-9)
             same = labels is not None and (new == labels).all()
             labels = new
             if same:
@@ -268,7 +280,7 @@ def rmkkm(Ks, centres, gamma, outer=50, inner=30):
         if last is not None and (labels == last).all():
             break
         last = labels
-    return labels, w, trail
+    return labels, w, trail, lowered
 
 
 def laplacian(K, kind):

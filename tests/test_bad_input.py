@@ -742,7 +742,7 @@ def test_another_format_version(store, x_file, tmp_path, nothing_written):
         ("build", x_file, store, *KERNELS, *THREADS),
         ("run", x_file, *FIT, "--out", tmp_path / "run", "--store", store, *KERNELS, *THREADS),
     ):
-        assert all_named(("format version 99", "reads 1"), refused(*command))
+        assert all_named(("format version 99", "reads 2"), refused(*command))
     assert "99" in raised(lambda: GMKCF(K).fit(store), StoreError)
 
 

@@ -52,7 +52,7 @@ def test_peaks_term_by_term():
         + (group + 1) * 1000 * 20 * 8  # the partial product
     )
     assert fit_task_bytes(tiling, 20, "float32") == expected
-    assert build_task_bytes(1000, 5) == 6 * 8 * 1000**2 + 2 * 5 + 4 * 8 * 2**17
+    assert build_task_bytes(1000, 5) == 7 * 8 * 1000**2 + 2 * 5 + 4 * 8 * 2**17
 
 
 def test_plan_term_by_term():

@@ -240,7 +240,10 @@ def test_results_can_be_read_by_others(tmp_path, x_file):
     ("normalization", "grams"), [("unit", 2), ("none", 2), ("degree", 4)], ids=str
 )
 def test_gram_tiles_of_a_build_are_counted(tmp_path, rng, monkeypatch, normalization, grams):
-    """One Gram tile serves all kernels of a sweep; two sweeps, or four with degree."""
+    """One Gram tile serves all kernels of a sweep; two sweeps, or four with degree.
+
+    A small sample before the last one tells which kernels are worth comparing.
+    """
     made = []
     original = PairTile.gram.func
     monkeypatch.setattr(PairTile.gram, "func", lambda tile: made.append(1) or original(tile))
@@ -250,7 +253,7 @@ def test_gram_tiles_of_a_build_are_counted(tmp_path, rng, monkeypatch, normaliza
         normalization=normalization,
     )
     store = build_store(tmp_path / "s.zarr", request, Runner(scheduler="synchronous"), block=16)
-    assert len(made) == grams * store.tiling.n_tiles
+    assert len(made) == grams * store.tiling.n_tiles + 1
 
 
 def test_peak_of_a_building_task_is_planned(tmp_path, rng):
@@ -266,8 +269,11 @@ def test_peak_of_a_building_task_is_planned(tmp_path, rng):
         for spec, record in zip(PAPER12, store.manifest.kernels, strict=True)
     )
     planned = build_task_bytes(block, 16 * X.nnz * block // n)
+    comparison = build_module.Comparison({"rbf_100": "rbf_50", "cosine": "rbf_10"}, 1.0)
     tasks = {
-        "write": lambda: build_module._WriteTiles(store, features, kernels)(np.array([1])),
+        "write": lambda: build_module._WriteTiles(store, features, kernels, comparison)(
+            np.array([1])
+        ),
         "statistics": lambda: run_here(
             GatherDistancesAndRanges(kernels, store.norms(), True), features, tiling, [1]
         ),
