@@ -125,9 +125,10 @@ def dense_kernels(request: KernelRequest, listen: Listener = ignore) -> DenseKer
             "to work out of core"
         )
     with one_blas_thread():
-        tiles = build_tiles(request, tiling.block, listen)
+        stacks = build_tiles(request, tiling.block, listen)
     names = [spec.name for spec in request.specs]
-    return DenseKernels(MemoryTiles(tiles, tiling, CODE_SCALE[request.precision]), names)
+    each = tuple(range(len(names)))
+    return DenseKernels(MemoryTiles(stacks, tiling, CODE_SCALE[request.precision], each), names)
 
 
 def stored_kernels(store: KernelStore, plan: Plan, resources: Resources) -> KernelStack:

@@ -43,9 +43,10 @@ def request(Ks, precision="float64", block=None):
 
 def dense(Ks, precision="float64", block=16):
     req = request(Ks, precision)
-    tiles = build_tiles(req, block)
+    stacks, tiling = build_tiles(req, block), Tiling(len(Ks[0]), block)
     names = [spec.name for spec in req.specs]
-    return DenseKernels(MemoryTiles(tiles, Tiling(len(Ks[0]), block), CODE_SCALE[precision]), names)
+    each = tuple(range(len(names)))
+    return DenseKernels(MemoryTiles(stacks, tiling, CODE_SCALE[precision], each), names)
 
 
 def tiled(path, Ks, precision="float64", block=16, runner=None, residency="memory"):

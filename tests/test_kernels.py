@@ -49,7 +49,7 @@ def built(X, kernels, block=16, **options):
     specs = resolve_kernels(kernels)
     request = KernelRequest(corpus(X), specs, precision="float64", **options)
     tiling = Tiling(X.shape[0], block)
-    made = build_tiles(request, block)
+    made = zip(*build_tiles(request, block), strict=True)
     return {s.name: whole(tiles, tiling) for s, tiles in zip(specs, made, strict=True)}
 
 
@@ -189,7 +189,8 @@ def test_precomputed_kernels_are_normalised_only_when_asked(rng, normalization, 
         [K, Precomputed(K, "treated", normalization=normalization, scaling=scaling)]
     )
     tiling = Tiling(N, 16)
-    tiles = build_tiles(KernelRequest(None, (plain, treated), precision="float64"), 16)
+    request = KernelRequest(None, (plain, treated), precision="float64")
+    tiles = list(zip(*build_tiles(request, 16), strict=True))
     np.testing.assert_array_equal(whole(tiles[0], tiling), (K + K.T) / 2)
     np.testing.assert_allclose(
         whole(tiles[1], tiling),
@@ -217,7 +218,7 @@ def test_compact_is_within_a_code(rng):
     X = text_like(rng)
     request = KernelRequest(corpus(X), resolve_kernels(NAMES), precision="compact")
     tiling = Tiling(N, 16)
-    for name, tiles in zip(NAMES, build_tiles(request, 16), strict=True):
+    for name, tiles in zip(NAMES, zip(*build_tiles(request, 16), strict=True), strict=True):
         assert tiles[0].dtype == np.uint16
         K = whole(tiles, tiling) / 65534
         expected = naive.finished_kernel(X, name, "unit", "minmax")

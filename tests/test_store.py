@@ -43,7 +43,7 @@ def test_full_symmetric_kernel_as_a_dask_array(rng, path, precision, form):
     request = request_for(rng, form, precision=precision)
     store = build_store(path, request, Runner(), block=BLOCK)
     tiling = Tiling(N, BLOCK)
-    for i, tiles in enumerate(build_tiles(request, BLOCK)):
+    for i, tiles in enumerate(zip(*build_tiles(request, BLOCK), strict=True)):
         K = store.to_dask(store.names[i])
         assert K.shape == (N, N)
         assert K.dtype == DTYPES[precision]

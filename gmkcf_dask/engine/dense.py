@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from gmkcf_dask.blas import cores, one_blas_thread
+from gmkcf_dask.blas import on_cores, one_blas_thread
 from gmkcf_dask.engine.operators import (
     Floats,
     FusedAnswers,
@@ -20,17 +20,17 @@ from gmkcf_dask.engine.operators import (
 )
 from gmkcf_dask.engine.tiles import (
     AnyFloats,
+    Errors,
     FusedTiles,
     Load,
     MemoryTiles,
     Partial,
+    Product,
+    ProductEach,
     as_factor,
     assemble,
     assemble_each,
     error_factors,
-    partial_errors,
-    partial_product,
-    partial_product_each,
 )
 from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.plan import Precision, products_per_weight_step
@@ -63,12 +63,18 @@ class DenseKernels:
     def from_store(cls, store: KernelStore) -> DenseKernels:
         """All tiles of a store, read once."""
         reader = store.reader
-        read = {
-            kernel: tuple(reader.raw(kernel, t) for t in range(reader.tiling.n_tiles))
-            for kernel in set(reader.stored)
-        }
-        tiles = tuple(read[kernel] for kernel in reader.stored)
-        return cls(MemoryTiles(tiles, reader.tiling, reader.code_scale), store.names)
+        kernels = sorted(set(reader.stored))
+
+        def read(t: int) -> npt.NDArray[Any]:
+            shape = (len(kernels), *reader.tiling.shape(t))
+            stack, room = np.empty(shape, reader.stored_dtype), reader.buffer()
+            for tile, kernel in zip(stack, kernels, strict=True):
+                tile[...] = reader.raw(kernel, t, room)
+            return stack
+
+        stacks = tuple(on_cores(lambda: read, range(reader.tiling.n_tiles)))
+        tiles = MemoryTiles(stacks, reader.tiling, reader.code_scale, reader.stored)
+        return cls(tiles, store.names)
 
     @property
     def block_size(self) -> int:
@@ -81,7 +87,7 @@ class DenseKernels:
 
     @cached_property
     def nonnegative(self) -> bool:
-        return all(bool(tile.min() >= 0) for tiles in self._reader.tiles for tile in tiles)
+        return all(bool(stack.min() >= 0) for stack in self._reader.stacks)
 
     @property
     def products_per_weight_step(self) -> int:
@@ -103,30 +109,26 @@ class DenseKernels:
 
     def errors(self, U: Floats, V: Floats) -> Floats:
         F = as_factor(error_factors(U, V), self._reader.dtype)
-        m = len(self.names)
-        sums = self.map_groups(lambda tiles: partial_errors(self._reader, m, tiles, F))
+        sums = self.map_groups(lambda: Errors(self._reader, F))
         return finite(self.traces + np.sum(sums, axis=0), "the reconstruction error")
 
     def matmul_each(self, Zs: Floats | Sequence[Floats], *, split: bool = False) -> list[Floats]:
         Z, columns = one_factor(Zs, len(self.names))
         factor = as_factor(Z, self._reader.dtype)
         asked = {i: own for i, own in enumerate(columns) if own.stop > own.start}
-        parts = self.map_groups(
-            lambda tiles: partial_product_each(self._reader, asked, tiles, factor, split=split)
-        )
+        parts = self.map_groups(lambda: ProductEach(self._reader, asked, factor, split=split))
         found = assemble_each(Partial.tree_sum(parts), self._reader.tiling, asked, split=split)
         return in_order(found, self.names, self.n_samples)
 
-    def map_groups(self, work: Callable[[range], _T]) -> list[_T]:
-        """The work on each group of tiles, on all cores; results in tile order."""
+    def map_groups(self, prepare: Callable[[], Callable[[range], _T]]) -> list[_T]:
+        """The work on each group of tiles, prepared once per core; results in tile order."""
         tiling = self._reader.tiling
         step = tiling.tiles_per_task(self._reader.dtype.itemsize)
         groups = [range(t, min(t + step, tiling.n_tiles)) for t in range(0, tiling.n_tiles, step)]
         with one_blas_thread():
             if self.n_samples < _THREADS_FROM:
-                return [work(group) for group in groups]
-            with ThreadPoolExecutor(cores()) as pool:
-                return list(pool.map(work, groups))
+                return list(map(prepare(), groups))
+            return on_cores(prepare, groups)
 
 
 class DenseFusedKernel(FusedAnswers):
@@ -155,8 +157,6 @@ class DenseFusedKernel(FusedAnswers):
     def _product(self, Z: Floats, *, split: bool) -> Floats:
         reader = self._stack._reader
         factor = as_factor(Z, reader.dtype)
-        parts = self._stack.map_groups(
-            lambda tiles: partial_product(self, tiles, factor, reader.tiling, split=split)
-        )
+        parts = self._stack.map_groups(lambda: Product(self, factor, reader.tiling, split=split))
         width = Z.shape[1] * (2 if split else 1)
         return finite(assemble(Partial.tree_sum(parts), reader.tiling, width), "K Z")

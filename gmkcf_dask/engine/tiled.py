@@ -29,18 +29,18 @@ from gmkcf_dask.engine.operators import (
 from gmkcf_dask.engine.tiles import (
     SPLIT_EVERY,
     AnyFloats,
+    Errors,
     FusedTiles,
     Load,
     Partial,
+    Product,
+    ProductEach,
     TileReader,
     TileSource,
     as_factor,
     assemble,
     assemble_each,
     error_factors,
-    partial_errors,
-    partial_product,
-    partial_product_each,
 )
 from gmkcf_dask.graph import Runner
 from gmkcf_dask.kernels.scratch import ScratchTiles
@@ -328,24 +328,23 @@ def _product_of_blocks_task(
     tiles: Indices, Z: AnyFloats, kw: AnyFloats, tiling: Tiling, split: bool
 ) -> Boxes:
     source = _BlockTiles(kw, int(tiles[0]), tiling)
-    return box(partial_product(source, map(int, tiles), Z, tiling, split=split))
+    return box(Product(source, Z, tiling, split=split)(map(int, tiles)))
 
 
 def _product_task(
     tiles: Indices, Z: AnyFloats, source: TileSource, tiling: Tiling, split: bool
 ) -> Boxes:
-    return box(partial_product(source, map(int, tiles), Z, tiling, split=split))
+    return box(Product(source, Z, tiling, split=split)(map(int, tiles)))
 
 
 def _product_each_task(
     tiles: Indices, Z: AnyFloats, reader: TileReader, columns: dict[int, slice], split: bool
 ) -> Boxes:
-    return box(partial_product_each(reader, columns, map(int, tiles), Z, split=split))
+    return box(ProductEach(reader, columns, Z, split=split)(map(int, tiles)))
 
 
 def _errors_task(tiles: Indices, F: AnyFloats, reader: TileReader) -> Floats:
-    n_kernels = len(reader.names)  # type: ignore[attr-defined]
-    return partial_errors(reader, n_kernels, map(int, tiles), F)[None]
+    return Errors(reader, F)(map(int, tiles))[None]
 
 
 def box(partial: Partial) -> Boxes:

@@ -6,14 +6,15 @@ Products run in the tile's dtype; sums over tiles are float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import get_blas_funcs
 
+from gmkcf_dask.blas import axpy
 from gmkcf_dask.plan import Tiling
 
 Floats = npt.NDArray[np.float64]
@@ -48,6 +49,9 @@ class TileReader(Protocol):
     def raw(self, kernel: int, t: int, into: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """Tile t of a kernel as stored, shape (len I, len J); `into` is room for it."""
 
+    def stack(self, t: int) -> npt.NDArray[Any] | None:
+        """Tile t of all kernels that have tiles, shape (m', len I, len J), if it is at hand."""
+
 
 Load = Callable[[int, "AnyFloats | None"], AnyFloats]
 """Tile t, shape (len I, len J), C-contiguous. A source that has no such tile in memory makes it in
@@ -78,22 +82,25 @@ class MemoryTiles:
 
     Attributes
     ----------
-    tiles : tuple, one entry per kernel
-        Tiles in tile order; float32, float64, or uint16 codes with their `code_scale`.
+    stacks : tuple of ndarray, one per tile, each of shape (m', len I, len J)
+        The tile of every kernel that has tiles of its own; float32, float64, or uint16 codes with
+        their `code_scale`.
+    stored : tuple of int
+        By kernel, the number of the one whose tiles stand for it.
     """
 
-    tiles: tuple[tuple[npt.NDArray[Any], ...], ...]
+    stacks: tuple[npt.NDArray[Any], ...]
     tiling: Tiling
-    code_scale: float | None = None
-
-    @property
-    def stored(self) -> tuple[int, ...]:
-        first: dict[int, int] = {}
-        return tuple(first.setdefault(id(own), i) for i, own in enumerate(self.tiles))
+    code_scale: float | None
+    stored: tuple[int, ...]
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return np.dtype(np.float32) if self.code_scale else self.tiles[0][0].dtype
+        return np.dtype(np.float32) if self.code_scale else self.stacks[0].dtype
+
+    @cached_property
+    def _positions(self) -> dict[int, int]:
+        return {kernel: position for position, kernel in enumerate(sorted(set(self.stored)))}
 
     def scale(self) -> float:
         return self.code_scale or 1.0
@@ -102,7 +109,11 @@ class MemoryTiles:
         return None
 
     def raw(self, kernel: int, t: int, into: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        return self.tiles[kernel][t]
+        tile: npt.NDArray[Any] = self.stacks[t][self._positions[self.stored[kernel]]]
+        return tile
+
+    def stack(self, t: int) -> npt.NDArray[Any] | None:
+        return None if self.code_scale else self.stacks[t]
 
 
 class Wide:
@@ -127,6 +138,15 @@ class Wide:
         np.copyto(wide, tile)
         return wide
 
+    def batches(self, t: int) -> Iterator[tuple[list[int], AnyFloats]]:
+        """Tile t of every kernel that has tiles: their numbers, and shape (…, len I, len J)."""
+        kernels, stack = sorted(set(self._reader.stored)), self._reader.stack(t)
+        if stack is not None:  # few calls on much data keep several threads busy
+            yield kernels, stack
+            return
+        for kernel in kernels:
+            yield [kernel], self.load(kernel, t)[None]
+
 
 @dataclass(frozen=True)
 class FusedTiles:
@@ -140,7 +160,6 @@ class FusedTiles:
 
     def loader(self) -> Load:
         wide = Wide(self.reader)
-        axpy = get_blas_funcs("axpy", dtype=self.reader.dtype)
         totals: dict[int, float] = {}  # kernels with the same tiles are read once
         for kernel, weight in zip(self.reader.stored, self.weights, strict=True):
             totals[kernel] = totals.get(kernel, 0.0) + weight
@@ -152,7 +171,7 @@ class FusedTiles:
             total[...] = 0.0
             for kernel, weight in used:
                 # one pass: the tile comes from memory, the sum stays in cache
-                axpy(wide.load(kernel, t).ravel(), total.ravel(), a=weight)
+                axpy(weight, wide.load(kernel, t), total)
             return total
 
         return load
@@ -200,64 +219,89 @@ def as_factor(Z: Floats, dtype: np.dtype[Any]) -> AnyFloats:
     return np.ascontiguousarray(np.where(np.abs(Z) < TINY, 0.0, Z), dtype)
 
 
-def partial_product(
-    source: TileSource, tiles: Iterable[int], Z: AnyFloats, tiling: Tiling, *, split: bool
-) -> Partial:
-    """The given tiles times Z.
+class Product:
+    """Tiles of one matrix times Z, for one task or thread: its buffers serve tile after tile.
 
     Parameters
     ----------
+    source : TileSource
     Z : ndarray, shape (n, c)
     split : bool
         Append the product with the positive part: columns [K Z, K⁺ Z], shape (·, 2c).
     """
-    width = Z.shape[1] * (2 if split else 1)
-    load, room = source.loader(), Room(tiling.block, Z.dtype)
-    blocks: dict[Any, Floats] = {}
-    for t in tiles:
-        i, j = tiling.pair(t)
-        tile = load(t, room.of(tiling.shape(t)))
-        _add(blocks, i, tile, Z[tiling.rows(j)], width)
-        if i != j:
-            _add(blocks, j, tile.T, Z[tiling.rows(i)], width)
-    return Partial(blocks)
 
+    def __init__(self, source: TileSource, Z: AnyFloats, tiling: Tiling, *, split: bool) -> None:
+        self._load, self._room = source.loader(), Room(tiling.block, Z.dtype)
+        self._Z, self._tiling, self._split = Z, tiling, split
 
-def partial_product_each(
-    reader: TileReader,
-    columns: Mapping[int, slice],
-    tiles: Iterable[int],
-    Z: AnyFloats,
-    *,
-    split: bool,
-) -> Partial:
-    """The given tiles of several kernels, each times its own columns of Z; keys (kernel, block)."""
-    tiling, wide = reader.tiling, Wide(reader)
-    Z = Z * Z.dtype.type(wide.scale)
-    ordered = sorted(columns.items(), key=lambda item: reader.stored[item[0]])
-    blocks: dict[Any, Floats] = {}
-    for t in tiles:
-        i, j = tiling.pair(t)
-        last = None
-        for kernel, own in ordered:
-            width = (own.stop - own.start) * (2 if split else 1)
-            if reader.stored[kernel] != last:
-                last = reader.stored[kernel]
-                tile = wide.load(kernel, t)
-            _add(blocks, (kernel, i), tile, Z[tiling.rows(j), own], width)
+    def __call__(self, tiles: Iterable[int]) -> Partial:
+        """The sum over the given tiles."""
+        Z, tiling = self._Z, self._tiling
+        blocks: dict[Any, Floats] = {}
+        for t in tiles:
+            i, j = tiling.pair(t)
+            tile = self._load(t, self._room.of(tiling.shape(t)))
+            _add(blocks, i, tile, Z[tiling.rows(j)], split=self._split)
             if i != j:
-                _add(blocks, (kernel, j), tile.T, Z[tiling.rows(i), own], width)
-    return Partial(blocks)
+                _add(blocks, j, tile.T, Z[tiling.rows(i)], split=self._split)
+        return Partial(blocks)
+
+
+class ProductEach:
+    """Tiles of several kernels, each times its own columns of Z; keys are (kernel, block)."""
+
+    def __init__(
+        self, reader: TileReader, columns: Mapping[int, slice], Z: AnyFloats, *, split: bool
+    ) -> None:
+        self._wide, self._reader, self._split = Wide(reader), reader, split
+        self._Z = Z * Z.dtype.type(reader.scale())
+        # kernels with the same tiles follow each other, and these are read once
+        self._columns = sorted(columns.items(), key=lambda item: reader.stored[item[0]])
+
+    def __call__(self, tiles: Iterable[int]) -> Partial:
+        """The sums over the given tiles."""
+        Z, tiling, stored = self._Z, self._reader.tiling, self._reader.stored
+        blocks: dict[Any, Floats] = {}
+        for t in tiles:
+            i, j = tiling.pair(t)
+            last = None
+            for kernel, own in self._columns:
+                if stored[kernel] != last:
+                    last = stored[kernel]
+                    tile = self._wide.load(kernel, t)
+                _add(blocks, (kernel, i), tile, Z[tiling.rows(j), own], split=self._split)
+                if i != j:
+                    _add(blocks, (kernel, j), tile.T, Z[tiling.rows(i), own], split=self._split)
+        return Partial(blocks)
 
 
 def _add(
-    blocks: dict[Any, Floats], key: Any, tile: AnyFloats, Z_rows: AnyFloats, width: int
+    blocks: dict[Any, Floats], key: Any, tile: AnyFloats, Z_rows: AnyFloats, *, split: bool
 ) -> None:
-    total = blocks.setdefault(key, np.zeros((tile.shape[0], width)))
     c = Z_rows.shape[1]
-    total[:, :c] += tile @ Z_rows
-    if width > c:
-        total[:, c:] += np.maximum(tile, 0) @ Z_rows
+    if key not in blocks:
+        blocks[key] = np.zeros((tile.shape[0], 2 * c if split else c))
+    total = blocks[key]
+    total[:, :c] += times(tile, Z_rows)
+    if split:
+        total[:, c:] += times(np.maximum(tile, 0), Z_rows)
+
+
+SMALL = 1_000_000
+"""Multiplications up to which OpenBLAS works on a matrix where it lies, instead of copying it."""
+
+
+def times(tile: AnyFloats, Z: AnyFloats) -> AnyFloats:
+    """The product of a tile with a thin block, in pieces that need no copy of the tile."""
+    rows = 1 << max(0, SMALL // (tile.shape[1] * Z.shape[1])).bit_length() >> 1
+    if not 32 <= rows < tile.shape[0]:
+        return np.asarray(tile @ Z)
+    out = np.empty((tile.shape[0], Z.shape[1]), tile.dtype)
+    whole = tile.shape[0] // rows * rows
+    pieces = tile[:whole].reshape(-1, rows, tile.shape[1])  # a view, of a transpose as well
+    np.matmul(pieces, Z, out=out[:whole].reshape(-1, rows, Z.shape[1]))
+    np.matmul(tile[whole:], Z, out=out[whole:])
+    return out
 
 
 def error_factors(U: Floats, V: Floats) -> Floats:
@@ -265,26 +309,37 @@ def error_factors(U: Floats, V: Floats) -> Floats:
     return np.hstack([U, U @ (V.T @ V) - 2.0 * V])
 
 
-def partial_errors(
-    reader: TileReader, n_kernels: int, tiles: Iterable[int], F: AnyFloats
-) -> Floats:
-    """⟨K^i, U·Aᵀ⟩ over the given tiles, every kernel; F = [U, A]. Shape (m,).
+class Errors:
+    """⟨K^i, U·Aᵀ⟩ of every kernel over tiles, for F = [U, A] of shape (n, 2k).
 
     One tile of the symmetric part S = (U·Aᵀ + A·Uᵀ)/2 serves all kernels.
     """
-    tiling, k, wide = reader.tiling, F.shape[1] // 2, Wide(reader)
-    swapped = np.hstack([F[:, k:], F[:, :k]]) * F.dtype.type(0.5)
-    room = Room(tiling.block, F.dtype)
-    sums = np.zeros(n_kernels)
-    for t in tiles:
-        i, j = tiling.pair(t)
-        S = room.of(tiling.shape(t))
-        np.matmul(F[tiling.rows(i)], swapped[tiling.rows(j)].T, out=S)
-        twice = 1.0 if i == j else 2.0
-        for kernel in sorted(set(reader.stored)):
-            row_sums = np.vecdot(S, wide.load(kernel, t))
-            sums[kernel] += twice * row_sums.sum(dtype=np.float64)
-    return sums[list(reader.stored)] * wide.scale
+
+    def __init__(self, reader: TileReader, F: AnyFloats) -> None:
+        self._wide, self._room = Wide(reader), Room(reader.tiling.block, F.dtype)
+        self._reader, self._F = reader, F
+
+    def __call__(self, tiles: Iterable[int]) -> Floats:
+        """The sums over the given tiles, shape (m,)."""
+        tiling, stored = self._reader.tiling, self._reader.stored
+        sums = np.zeros(len(stored))
+        for t in tiles:
+            i, j = tiling.pair(t)
+            S = self._symmetric_part(t)
+            twice = 1.0 if i == j else 2.0
+            for kernels, batch in self._wide.batches(t):
+                row_sums = np.vecdot(batch, S)
+                sums[kernels] += twice * row_sums.sum(axis=1, dtype=np.float64)
+        return sums[list(stored)] * self._wide.scale
+
+    def _symmetric_part(self, t: int) -> AnyFloats:
+        F, tiling = self._F, self._reader.tiling
+        rows, cols = map(tiling.rows, tiling.pair(t))
+        k = F.shape[1] // 2
+        swapped = np.hstack([F[cols, k:], F[cols, :k]]) * F.dtype.type(0.5)
+        S: AnyFloats = self._room.of(tiling.shape(t))
+        # in rows: twice as fast as the transpose of what lies in columns
+        return np.matmul(F[rows], np.ascontiguousarray(swapped.T), out=S)
 
 
 def assemble_each(

@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
+from itertools import count
 from operator import add
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from uuid import uuid4
 
@@ -20,6 +22,7 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 
+from gmkcf_dask.blas import on_cores
 from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.errors import InputError, StoreError
 from gmkcf_dask.events import Listener, StageProgress, ignore
@@ -47,6 +50,7 @@ from gmkcf_dask.kernels.specs import (
 from gmkcf_dask.kernels.statistics import Gathered, resolve, run_here
 from gmkcf_dask.kernels.store import KernelStore, is_store, new_manifest_id, records
 from gmkcf_dask.kernels.tiles import (
+    STORED_DTYPE,
     Norms,
     ResolvedKernel,
     resolve_options,
@@ -141,24 +145,35 @@ class KernelRequest:
 
 def build_tiles(
     request: KernelRequest, block: int, listen: Listener = ignore
-) -> tuple[tuple[npt.NDArray[Any], ...], ...]:
-    """The tiles of every kernel, in this process, as they would be stored: by kernel, by tile."""
+) -> tuple[npt.NDArray[Any], ...]:
+    """The tiles of every kernel, in this process, as they would be stored.
+
+    Returns
+    -------
+    tuple of ndarray, one per tile, each of shape (m, len I, len J)
+    """
     features, tiling = request.features, Tiling(request.n_samples, block)
     everything, step = range(tiling.n_tiles), _tiles_per_build_task(tiling)
+    lock, done = Lock(), count(1)
 
     def sweep(gather: Callable[[PairTile], Gathered], what: str) -> Gathered:
         # grouped as the tasks of a store are, so that both get the same bits
-        groups = (everything[t : t + step] for t in range(0, tiling.n_tiles, step))
-        return reduce(add, (run_here(gather, features, tiling, group) for group in groups))
+        groups = [everything[t : t + step] for t in range(0, tiling.n_tiles, step)]
+        return reduce(add, on_cores(lambda: partial(run_here, gather, features, tiling), groups))
+
+    def make(t: int) -> npt.NDArray[Any]:
+        stack = np.empty((len(kernels), *tiling.shape(t)), STORED_DTYPE[request.precision])
+        tile = _pair_tile(features, tiling, t)
+        for room, (_, stored, _) in zip(
+            stack, stored_tiles(kernels, tile, norms, request.precision), strict=True
+        ):
+            room[...] = stored
+        with lock:
+            listen(StageProgress("kernels", next(done), tiling.n_tiles))
+        return stack
 
     kernels, norms = resolve(request.kernels, features, tiling, sweep)
-    tiles: list[list[npt.NDArray[Any]]] = [[] for _ in kernels]
-    for t in everything:
-        made = stored_tiles(kernels, _pair_tile(features, tiling, t), norms, request.precision)
-        for kept, (_, stored, _) in zip(tiles, made, strict=True):
-            kept.append(stored)
-        listen(StageProgress("kernels", t + 1, tiling.n_tiles))
-    return tuple(map(tuple, tiles))
+    return tuple(on_cores(lambda: make, everything))
 
 
 def find_store(path: Path, request: KernelRequest) -> KernelStore | None:

@@ -135,6 +135,10 @@ class TileReader:
     def _folder(self, name: str) -> str:
         return f"{self.path}/kernels/{name}"
 
+    def stack(self, t: int) -> None:
+        """Tiles of a store come one by one."""
+        return
+
     def scale(self) -> float:
         """What a stored value is multiplied by to get the kernel's value."""
         return self.code_scale or 1.0

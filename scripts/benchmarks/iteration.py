@@ -116,9 +116,9 @@ def run(args: argparse.Namespace) -> Report:
 
 def full_kernels(stack):
     """The kernels as one float64 array (m, n, n)."""
-    n, tiling, tiles = stack.n_samples, stack._reader.tiling, stack._reader.tiles
+    n, tiling, stacks = stack.n_samples, stack._reader.tiling, stack._reader.stacks
     Ks = np.empty((len(stack.names), n, n))
-    for K, own in zip(Ks, tiles, strict=True):
+    for K, own in zip(Ks, zip(*stacks, strict=True), strict=True):
         for (i, j), tile in zip(tiling.pairs(), own, strict=True):
             K[tiling.rows(i), tiling.rows(j)] = tile
             K[tiling.rows(j), tiling.rows(i)] = tile.T

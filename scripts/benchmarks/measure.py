@@ -89,6 +89,7 @@ def best_seconds(sides: Mapping[str, Callable[[], object]], repeats: int) -> dic
     best = dict.fromkeys(sides, float("inf"))
     for _ in range(repeats):
         for name, work in sides.items():
+            time.sleep(0.2)  # idle BLAS threads of the last side spin for a while
             begun = time.perf_counter()
             work()
             best[name] = min(best[name], time.perf_counter() - begun)

@@ -230,7 +230,7 @@ def run(args: argparse.Namespace) -> Report:
         for precision in PRECISIONS:
             request = KernelRequest(corpus, PAPER12, precision=precision)
             with one_blas_thread():
-                kernels = build_tiles(request, args.block)
+                kernels = list(zip(*build_tiles(request, args.block), strict=True))
             check(kernels[-1][0])
             for spec, tiles in zip(PAPER12, kernels, strict=True):
                 found = [time_reads(tiles[0], args.repeats)]
