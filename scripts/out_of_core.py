@@ -5,11 +5,10 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
+from benchmarks.corpora import text_like
 from dask.utils import parse_bytes
-from scipy import sparse
 
-from gmkcf_dask import Corpus, workflow
+from gmkcf_dask import workflow
 from gmkcf_dask.cluster import open_cluster
 from gmkcf_dask.kernels.build import KernelRequest
 from gmkcf_dask.kernels.specs import resolve_kernels
@@ -17,23 +16,6 @@ from gmkcf_dask.methods.registry import METHODS, make_method
 from gmkcf_dask.plan import human_bytes
 from gmkcf_dask.progress import Progress
 from gmkcf_dask.results.metrics import scores
-
-
-def text_like(n: int, n_terms: int, n_topics: int, seed: int) -> Corpus:
-    """Documents of 80 words, half from the words of their topic: sparse rows of unit length."""
-    rng = np.random.default_rng(seed)
-    topics = rng.integers(0, n_topics, n)
-    own = n_terms // n_topics
-    from_topic = topics[:, None] * own + (own * rng.random((n, 40)) ** 2).astype(int)
-    from_all = (n_terms * rng.random((n, 40)) ** 2).astype(int)
-    words = np.hstack([from_topic, from_all]).ravel()
-    X = sparse.coo_array((np.ones(words.size), (np.repeat(np.arange(n), 80), words)), (n, n_terms))
-    X = sparse.csr_array(X)
-    X.sum_duplicates()
-    lengths = np.sqrt(np.asarray(X.multiply(X).sum(axis=1)).ravel())
-    X = sparse.csr_array(sparse.diags_array(1 / lengths) @ X)
-    X.sort_indices()
-    return Corpus(X, tuple(str(i) for i in range(n)), tuple(map(str, topics)))
 
 
 def spilled(dask_worker) -> int:
@@ -59,7 +41,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where the store goes; a temporary one if not")
     options = parser.parse_args()
 
-    corpus = text_like(options.n, options.terms, options.clusters, seed=0)
+    corpus = text_like(options.n, options.terms, options.clusters)
     specs = resolve_kernels(options.kernels)
     request = KernelRequest(corpus, specs, precision=options.precision)
     solver = {name: getattr(options, name) for name in ("inner_iter", "v_steps", "max_iter", "tol")}

@@ -6,9 +6,10 @@ Products run in the tile's dtype; sums over tiles are float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, Protocol
 
 import numpy as np
@@ -48,6 +49,9 @@ class TileReader(Protocol):
 
     def raw(self, kernel: int, t: int, into: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """Tile t of a kernel as stored, shape (len I, len J); `into` is room for it."""
+
+    def expect(self, kernel: int, t: int) -> None:
+        """Tile t of a kernel will be asked for next."""
 
     def stack(self, t: int) -> npt.NDArray[Any] | None:
         """Tile t of all kernels that have tiles, shape (m', len I, len J), if it is at hand."""
@@ -112,6 +116,9 @@ class MemoryTiles:
         tile: npt.NDArray[Any] = self.stacks[t][self._positions[self.stored[kernel]]]
         return tile
 
+    def expect(self, kernel: int, t: int) -> None:
+        pass
+
     def stack(self, t: int) -> npt.NDArray[Any] | None:
         return None if self.code_scale else self.stacks[t]
 
@@ -144,8 +151,15 @@ class Wide:
         if stack is not None:  # few calls on much data keep several threads busy
             yield kernels, stack
             return
-        for kernel in kernels:
-            yield [kernel], self.load(kernel, t)[None]
+        for kernel, tile in self.each(kernels, t):
+            yield [kernel], tile[None]
+
+    def each(self, kernels: Sequence[int], t: int) -> Iterator[tuple[int, AnyFloats]]:
+        """Tile t of some kernels, one after the other; the next is fetched while one is used."""
+        for kernel, following in zip_longest(kernels, kernels[1:]):
+            if following is not None:
+                self._reader.expect(following, t)
+            yield kernel, self.load(kernel, t)
 
 
 @dataclass(frozen=True)
@@ -163,15 +177,16 @@ class FusedTiles:
         totals: dict[int, float] = {}  # kernels with the same tiles are read once
         for kernel, weight in zip(self.reader.stored, self.weights, strict=True):
             totals[kernel] = totals.get(kernel, 0.0) + weight
-        used = [(kernel, weight * wide.scale) for kernel, weight in totals.items() if weight]
+        used = {kernel: weight * wide.scale for kernel, weight in totals.items() if weight}
+        kernels = list(used)
 
         def load(t: int, into: AnyFloats | None) -> AnyFloats:
             shape = self.reader.tiling.shape(t)
             total = np.empty(shape, self.reader.dtype) if into is None else into
             total[...] = 0.0
-            for kernel, weight in used:
+            for kernel, tile in wide.each(kernels, t):
                 # one pass: the tile comes from memory, the sum stays in cache
-                axpy(weight, wide.load(kernel, t), total)
+                axpy(used[kernel], tile, total)
             return total
 
         return load
@@ -255,23 +270,22 @@ class ProductEach:
     ) -> None:
         self._wide, self._reader, self._split = Wide(reader), reader, split
         self._Z = Z * Z.dtype.type(reader.scale())
-        # kernels with the same tiles follow each other, and these are read once
-        self._columns = sorted(columns.items(), key=lambda item: reader.stored[item[0]])
+        # by the kernel whose tiles stand for it: these are read once
+        self._columns: dict[int, list[tuple[int, slice]]] = {}
+        for kernel, own in columns.items():
+            self._columns.setdefault(reader.stored[kernel], []).append((kernel, own))
 
     def __call__(self, tiles: Iterable[int]) -> Partial:
         """The sums over the given tiles."""
-        Z, tiling, stored = self._Z, self._reader.tiling, self._reader.stored
+        Z, tiling = self._Z, self._reader.tiling
         blocks: dict[Any, Floats] = {}
         for t in tiles:
             i, j = tiling.pair(t)
-            last = None
-            for kernel, own in self._columns:
-                if stored[kernel] != last:
-                    last = stored[kernel]
-                    tile = self._wide.load(kernel, t)
-                _add(blocks, (kernel, i), tile, Z[tiling.rows(j), own], split=self._split)
-                if i != j:
-                    _add(blocks, (kernel, j), tile.T, Z[tiling.rows(i), own], split=self._split)
+            for stored, tile in self._wide.each(list(self._columns), t):
+                for kernel, own in self._columns[stored]:
+                    _add(blocks, (kernel, i), tile, Z[tiling.rows(j), own], split=self._split)
+                    if i != j:
+                        _add(blocks, (kernel, j), tile.T, Z[tiling.rows(i), own], split=self._split)
         return Partial(blocks)
 
 

@@ -9,7 +9,6 @@ side by side). Zarr reads what is written here, and the other way round.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -55,17 +54,16 @@ def write_chunk(path: str, values: npt.NDArray[Any]) -> None:
         raise
 
 
-def will_read(paths: Iterable[str]) -> None:
-    """Ask the system to bring files into its cache while something else is computed."""
+def will_read(path: str) -> None:
+    """Ask the system to bring a file into its cache while something else is computed."""
     if not hasattr(os, "posix_fadvise"):
         return
-    for path in paths:
-        with suppress(OSError):  # whoever reads it will find out, and say which tile it is
-            file = os.open(path, os.O_RDONLY)
-            try:
-                os.posix_fadvise(file, 0, 0, os.POSIX_FADV_WILLNEED)
-            finally:
-                os.close(file)
+    with suppress(OSError):  # whoever reads it will find out, and say which tile it is
+        file = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_WILLNEED)
+        finally:
+            os.close(file)
 
 
 def holds(values: npt.NDArray[Any], fill: float) -> bool:

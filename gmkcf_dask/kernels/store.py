@@ -24,7 +24,7 @@ from zarr.codecs import ZstdCodec
 from gmkcf_dask.corpus.model import Corpus, Floats, Matrix
 from gmkcf_dask.errors import DamagedStoreError, StoreError
 from gmkcf_dask.files import check_writable, get, put_atomic
-from gmkcf_dask.kernels.chunks import chunk_path, holds, read_chunk, write_chunk
+from gmkcf_dask.kernels.chunks import chunk_path, holds, read_chunk, will_read, write_chunk
 from gmkcf_dask.kernels.duplicates import in_words
 from gmkcf_dask.kernels.features import offset_of
 from gmkcf_dask.kernels.manifest import MANIFEST, KernelRecord, Manifest
@@ -134,6 +134,11 @@ class TileReader:
 
     def _folder(self, name: str) -> str:
         return f"{self.path}/kernels/{name}"
+
+    def expect(self, kernel: int, t: int) -> None:
+        """Tile t of a kernel will be read next: the disk can begin with it."""
+        i, j = self.tiling.pair(t)
+        will_read(chunk_path(self._folder(self.names[self.stored[kernel]]), i, j))
 
     def stack(self, t: int) -> None:
         """Tiles of a store come one by one."""

@@ -18,6 +18,7 @@ MODULES = {
     "import": "small",
     "larger-than-memory": "larger_than_memory",
     "solver": "solver",
+    "roofline": "roofline",
     "tile-codecs": "tile_codecs",
 }
 

@@ -37,7 +37,7 @@ def text_like(n: int, n_terms: int = 5_000, n_topics: int = 10, seed: int = 0) -
 def bank(m: int) -> tuple[KernelSpec, ...]:
     """The paper's twelve kernels; beyond those, more RBFs."""
     twelve = resolve_kernels("paper12")
-    return (*twelve, *(Rbf(0.2 + 0.1 * i) for i in range(m - 12)))[:m]
+    return (*twelve, *(Rbf(round(0.21 + 0.1 * i, 2)) for i in range(m - 12)))[:m]
 
 
 def request_of(n: int, precision: str, m: int = 12) -> KernelRequest:

@@ -82,5 +82,10 @@ def run(args: argparse.Namespace) -> Report:
             f"lives in {plan.residency}; peaks {', '.join(f'{p / MIB:.0f}' for p in peaks)} MiB, "
             f"planned {plan.worker_peak_bytes / MIB:.0f}"
         ],
-        {"iterations": np.diff(moments).tolist(), "disk": [read, written], "on_disk": on_disk},
+        {
+            "iterations": np.diff(moments).tolist(),
+            "disk": [read, written],
+            "on_disk": on_disk,
+            "from_disk": from_disk,
+        },
     )
