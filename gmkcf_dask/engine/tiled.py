@@ -17,6 +17,7 @@ from uuid import uuid4
 import dask.array as da
 import numpy as np
 import numpy.typing as npt
+from dask.delayed import Delayed, delayed
 
 from gmkcf_dask.engine.operators import (
     Floats,
@@ -123,12 +124,10 @@ class TiledKernels:
             "im",
             self.index(),
             "i",
-            self.factor(error_factors(U, V)),
-            "nc",
             new_axes={"m": m},
             adjust_chunks={"i": 1},
+            F=self.factor(error_factors(U, V)),
             reader=self._reader,
-            concatenate=True,
             dtype=np.float64,
             meta=np.empty((0, 0)),
             name=_unique("errors"),
@@ -146,7 +145,6 @@ class TiledKernels:
             total = self.summed(
                 _product_each_task,
                 self.factor(Z[:, needed]),
-                "nc",
                 reader=self._reader,
                 columns=own,
                 split=split,
@@ -174,33 +172,38 @@ class TiledKernels:
     # graph pieces
 
     def index(self) -> da.Array:
-        """Tile numbers, g per block."""
+        """Tile numbers, g per block, made inside the tasks that use them."""
         tiling = self._reader.tiling
         per_task = tiling.tiles_per_task(self._reader.dtype.itemsize)
-        return da.arange(tiling.n_tiles, chunks=per_task, dtype=np.int64)
+        starts = range(0, tiling.n_tiles, per_task)
+        return da.map_blocks(
+            _tile_numbers,
+            chunks=(tuple(min(per_task, tiling.n_tiles - t) for t in starts),),
+            dtype=np.int64,
+            meta=np.empty(0, np.int64),
+            name=_unique("index"),
+            per_task=per_task,
+            n_tiles=tiling.n_tiles,
+        )
 
-    def factor(self, Z: Floats) -> da.Array:
-        """A factor as one block that rides in the graph: recomputable, unlike scattered data."""
+    def factor(self, Z: Floats) -> Delayed:
+        """A factor as a value that rides in the graph: recomputable, unlike scattered data."""
         values = as_factor(Z, self._reader.dtype)
-        return da.from_array(values, chunks=values.shape, name=_unique("factor"))
+        return delayed(values, name=_unique("factor"), traverse=False)
 
     def summed(
-        self, task: Any, factor: da.Array, axes: str, kw: da.Array | None = None, **kwargs: Any
+        self, task: Any, factor: Delayed, kw: da.Array | None = None, **kwargs: Any
     ) -> da.Array:
-        """The sum over all blocks of what a task makes of (tile numbers, factor[, fused tiles])."""
-        fused = () if kw is None else (kw, "ibd")
-        boxes = da.blockwise(
+        """The sum over all blocks of what a task makes of tile numbers, or fused tiles, and Z."""
+        source = self.index() if kw is None else kw
+        boxes = da.map_blocks(
             task,
-            "i",
-            self.index(),
-            "i",
-            factor,
-            axes,
-            *fused,
-            adjust_chunks={"i": 1},
-            concatenate=True,
+            source,
+            # a box for each block, of as many dimensions: dropping any would add tasks
+            chunks=((1,) * source.numblocks[0], *((1,) for _ in source.shape[1:])),
+            Z=factor,
             dtype=object,
-            meta=np.empty(0, object),
+            meta=np.empty((0,) * source.ndim, object),
             name=_unique("partial"),
             **kwargs,
         )
@@ -211,21 +214,21 @@ class TiledKernels:
             aggregate=_merge_boxes,
             axis=0,
             dtype=object,
-            meta=np.empty((), object),
+            meta=np.empty((0,) * (source.ndim - 1), object),
             concatenate=False,
             split_every=SPLIT_EVERY,
         )
 
     def fused_tiles(self, weights: tuple[float, ...]) -> da.Array:
         """Fused tiles as a Dask array, shape (n_tiles, b, b), g tiles per block."""
-        b = self._reader.tiling.block
+        b, index = self._reader.tiling.block, self.index()
         return da.map_blocks(
             _fuse_task,
-            self.index(),
+            index,
             source=FusedTiles(self._reader, weights),
             tiling=self._reader.tiling,
             new_axis=[1, 2],
-            chunks=(self.index().chunks[0], (b,), (b,)),
+            chunks=(index.chunks[0], (b,), (b,)),
             dtype=self._reader.dtype,
             meta=np.empty((0, 0, 0), self._reader.dtype),
             name=_unique("fused"),
@@ -256,14 +259,14 @@ class TiledFusedKernel(FusedAnswers):
         if self.residency == "memory":
             first = self._kept is None
             kw = stack.fused_tiles(self._fused.weights) if self._kept is None else self._kept
-            total = stack.summed(_product_of_blocks_task, factor, "nc", kw, **options)
+            total = stack.summed(_product_of_blocks_task, factor, kw, **options)
             if first:
                 self._kept, total = runner.keep(kw, total)
                 result = runner.fetch(total)
             else:
                 result = runner.compute(total)
         else:
-            total = stack.summed(_product_task, factor, "nc", source=self._tile_source(), **options)
+            total = stack.summed(_product_task, factor, source=self._tile_source(), **options)
             result = runner.compute(total)
         width = Z.shape[1] * (2 if split else 1)
         return finite(assemble(unbox(result), tiling, width), "K Z")
@@ -324,11 +327,17 @@ def _fuse_task(tiles: Indices, source: FusedTiles, tiling: Tiling) -> AnyFloats:
     return block
 
 
+def _tile_numbers(block_id: tuple[int, ...], per_task: int, n_tiles: int) -> Indices:
+    first = block_id[0] * per_task
+    return np.arange(first, min(first + per_task, n_tiles))
+
+
 def _product_of_blocks_task(
-    tiles: Indices, Z: AnyFloats, kw: AnyFloats, tiling: Tiling, split: bool
+    kw: AnyFloats, Z: AnyFloats, tiling: Tiling, split: bool, block_id: tuple[int, ...]
 ) -> Boxes:
+    tiles = _tile_numbers(block_id, tiling.tiles_per_task(kw.itemsize), tiling.n_tiles)
     source = _BlockTiles(kw, int(tiles[0]), tiling)
-    return box(Product(source, Z, tiling, split=split)(map(int, tiles)))
+    return box(Product(source, Z, tiling, split=split)(map(int, tiles)), kw.ndim)
 
 
 def _product_task(
@@ -347,10 +356,10 @@ def _errors_task(tiles: Indices, F: AnyFloats, reader: TileReader) -> Floats:
     return Errors(reader, F)(map(int, tiles))[None]
 
 
-def box(partial: Partial) -> Boxes:
+def box(partial: Partial, ndim: int = 1) -> Boxes:
     """A partial product as a one-element array, which is what a Dask array is made of."""
-    boxed = np.empty(1, dtype=object)
-    boxed[0] = partial
+    boxed = np.empty((1,) * ndim, dtype=object)
+    boxed[(0,) * ndim] = partial
     return boxed
 
 
@@ -365,8 +374,8 @@ def _as_is(boxes: Boxes, axis: Any, keepdims: bool) -> Boxes:
 
 def _merge_boxes(boxes: Any, axis: Any, keepdims: bool) -> Boxes:
     parts = boxes if isinstance(boxes, list) else [boxes]
-    merged = box(Partial.merge(unbox(part) for part in parts))
-    return merged if keepdims else merged.reshape(())
+    ndim = np.ndim(parts[0]) if keepdims else np.ndim(parts[0]) - 1
+    return box(Partial.merge(unbox(part) for part in parts), ndim)
 
 
 def _unique(name: str) -> str:
