@@ -27,7 +27,7 @@ ORDER = [
 ]
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
 ONLY_HERE = {
-    "zarr": {"kernels/store.py", "kernels/scratch.py"},
+    "zarr": {"kernels/store.py"},
     "dask": {
         "graph.py",
         "cluster.py",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 from numcodecs.zstd import Zstd
@@ -39,15 +40,54 @@ def read_chunk(path: str, into: npt.NDArray[Any]) -> None:
 
 def write_chunk(path: str, values: npt.NDArray[Any]) -> None:
     """Write a whole chunk, C-contiguous, so that a reader finds all of it or none."""
-    encoded = _ZSTD.encode(values)
+    _write(path, _ZSTD.encode(values))
+
+
+def write_plain(path: str, values: npt.NDArray[Any]) -> None:
+    """Values as they are, C-contiguous, and their checksum behind them."""
+    content = values.view(np.uint8).reshape(-1)
+    _write(path, content, _checksum(content))
+
+
+def read_plain(path: str, into: npt.NDArray[Any]) -> None:
+    """Fill an array from what `write_plain` wrote of one of the same size.
+
+    Raises
+    ------
+    OSError, ValueError
+        The file is not there, or is not what was written.
+    """
+    content = into.view(np.uint8).reshape(-1)
+    with Path(path).open("rb", buffering=0) as file:
+        view = content.data
+        while view and (got := file.readinto(view)):
+            view = view[got:]
+        behind = file.read(_CHECKSUM_BYTES + 1)
+    if view or behind != _checksum(content):
+        raise ValueError("its checksum is wrong")
+
+
+_CHECKSUM_BYTES = 4
+
+
+def _checksum(content: npt.NDArray[np.uint8]) -> bytes:
+    return int(google_crc32c.value(content)).to_bytes(_CHECKSUM_BYTES, "little")
+
+
+def _write(path: str, *parts: Any) -> None:
     final = Path(path)
     beside = final.with_name(f"{final.name}.{uuid4().hex}.partial")
     try:
         try:
-            beside.write_bytes(encoded)
+            file = beside.open("xb", buffering=0)
         except FileNotFoundError:  # the first chunk of its row
             final.parent.mkdir(parents=True, exist_ok=True)
-            beside.write_bytes(encoded)
+            file = beside.open("xb", buffering=0)
+        with file:
+            for part in parts:
+                view = memoryview(part)
+                while view:
+                    view = view[file.write(view) :]
         beside.replace(final)
     except BaseException:
         beside.unlink(missing_ok=True)
