@@ -47,7 +47,11 @@ def on_cores(prepare: Callable[[], Callable[[Item], T]], items: Sequence[Item]) 
                 number, item = todo.popleft()
             except IndexError:
                 return
-            results[number] = work(item)
+            try:
+                results[number] = work(item)
+            except BaseException:
+                todo.clear()  # the others stop at their next item
+                raise
 
     # threads of this call: a pool kept for the next one would not survive a fork
     with ThreadPoolExecutor(cores()) as pool:
@@ -56,7 +60,7 @@ def on_cores(prepare: Callable[[], Callable[[Item], T]], items: Sequence[Item]) 
             for one in runs:
                 one.result()
         finally:
-            todo.clear()  # after an error the others stop at their next item
+            todo.clear()  # also where waiting was interrupted
     return [results[number] for number in range(len(items))]
 
 

@@ -1,7 +1,7 @@
 """Kernels that do not fit into the machine's memory, for real: three iterations from disk.
 
-Made-up text compresses well, and a store of half its size would end up in the page cache: all memory
-but `--leave` is taken, so that every sweep has to come from the disk.
+Made-up text compresses well, and a store of half its size would end up in the page cache: all
+memory but `--leave` is taken, so that every sweep has to come from the disk.
 """
 
 from __future__ import annotations
