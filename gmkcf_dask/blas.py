@@ -73,6 +73,7 @@ def axpy(a: float, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
     assert x.shape == y.shape
     assert x.flags.c_contiguous
     assert y.flags.c_contiguous
+    assert x.size < 2**31  # what BLAS counts with
     function, number = _axpy(x.dtype.char)
     size = ctypes.c_int(x.size)
     function(size, number(a), x.ctypes.data, _ONE, y.ctypes.data, _ONE)

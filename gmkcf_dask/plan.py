@@ -32,7 +32,7 @@ MIN_GROUPS = 16
 """Tasks a sweep is cut into at least, so that a few workers finish together."""
 FEATURE_CHUNK = 1 << 17
 """Values per chunk of sparse features."""
-SMALLEST_BLOCK, LARGEST_DEFAULT_BLOCK = 64, 1024
+SMALLEST_BLOCK, LARGEST_DEFAULT_BLOCK, LARGEST_BLOCK = 64, 1024, 32_768
 COMPARED_TILES = 2
 """Stored tiles a building task may keep to compare later kernels with."""
 GRAPHS_PER_ITERATION = 3
@@ -120,12 +120,18 @@ def default_block(n: int) -> int:
 def build_task_bytes(block: int, n_features_block_bytes: int) -> int:
     """Peak of one kernel-building task.
 
-    Seven float64 tiles: the Gram tile, the squared distances, the unit products, one kernel and its
-    temporary (a tile on the diagonal is made in one piece), the sparse product or encoded copy, and
-    the stored tiles kept for comparison; two row blocks of features; and the chunks sparse features
-    are read from, values and indices, as stored and as decoded.
+    Float64 tiles: the Gram tile, a second one where distances are measured from the mean, the
+    squared distances, the unit products, one kernel with three temporaries (a tile on the diagonal
+    is made in one piece), and the sparse product or encoded copies; as many more as the stored
+    tiles, of at most 8 bytes an entry, that are kept for comparison or being written; two row
+    blocks of features; and the chunks sparse features are read from, values and indices, as stored
+    and as decoded.
     """
-    return 7 * 8 * block * block + 2 * n_features_block_bytes + 4 * 8 * FEATURE_CHUNK
+    return (
+        (9 + COMPARED_TILES + 2) * 8 * block * block
+        + 2 * n_features_block_bytes
+        + 4 * 8 * FEATURE_CHUNK
+    )
 
 
 def fit_task_bytes(tiling: Tiling, n_columns: int, precision: Precision) -> int:
@@ -291,7 +297,8 @@ def make_plan(
     kw = entries * itemsize
     # Dask does not spread blocks evenly: half as much again may land on one worker
     resident = ceil_div(3 * kw, 2 * n_workers) if n_workers > 1 else kw
-    fits = working_bytes(edge) + resident <= budget
+    fitting = PROCESS_BYTES + threads_per_worker * peaks(edge)[1]  # building is over by then
+    fits = fitting + resident <= budget
     tile_bytes = n_kernels * edge * edge * STORED_BYTES[precision]
     to_store = stored - tiles_stored * tile_bytes + (0 if tiles_stored else feature_bytes)
     disk_left = None if disk_free is None else disk_free - to_store
@@ -305,7 +312,7 @@ def make_plan(
     elif residency == "memory" and not fits:
         raise PlanRefused(
             f"the fused kernel needs {human_bytes(resident)} on each worker beside "
-            f"{human_bytes(working_bytes(edge))} of working memory, but only "
+            f"{human_bytes(fitting)} of working memory, but only "
             f"{human_bytes(budget)} of {human_bytes(memory_per_worker)} can be used without "
             "spilling: add workers or memory, or let it live in scratch"
         )
@@ -317,7 +324,7 @@ def make_plan(
             "or precision compact"
         )
     held = tiled_bytes(tiling, n_kernels, precision)
-    in_memory = one_process and residency == "memory" and working_bytes(edge) + held <= budget
+    in_memory = one_process and residency == "memory" and fitting + held <= budget
     kernel_sweeps = 3 if residency == "recompute" else 2
     kw_reads = 0 if residency == "recompute" else 2
     return Plan(
@@ -338,8 +345,10 @@ def make_plan(
         kernel_sweeps_per_iteration=kernel_sweeps,
         build_task_bytes=peaks(edge)[0],
         fit_task_bytes=peaks(edge)[1],
-        worker_peak_bytes=working_bytes(edge)
-        + (held if in_memory else resident if residency == "memory" else 0),
+        worker_peak_bytes=max(
+            working_bytes(edge),
+            fitting + (held if in_memory else resident if residency == "memory" else 0),
+        ),
         driver_bytes=driver_bytes(n, n_clusters, n_kernels),
         n_workers=n_workers,
         threads_per_worker=threads_per_worker,
@@ -369,6 +378,8 @@ def _check_numbers(
     for name, value in counts.items():
         if value < 1:
             raise InputError(f"{name} must be at least 1, not {value}")
+    if block is not None and block > LARGEST_BLOCK:
+        raise InputError(f"block size must be at most {LARGEST_BLOCK:,}, not {block:,}")
     if n_clusters > n:
         raise InputError(f"{n_clusters} clusters of {n} samples cannot be: ask for fewer clusters")
     if precision not in STORED_BYTES:
@@ -380,13 +391,12 @@ def driver_bytes(n: int, n_clusters: int, n_kernels: int) -> int:
     return PROCESS_BYTES + 12 * n * n_clusters * 8 + 2 * n_kernels * n * 8
 
 
-def products_per_weight_step(n_kernels: int, precision: Precision, residency: Residency) -> int:
-    """Products with the fused kernel that touch as many bytes as one weight step.
+def products_per_weight_step(n_kernels: int, precision: Precision) -> int:
+    """Products with a fused kernel that is kept which touch as many bytes as one weight step.
 
-    A weight step is two sweeps over all kernels as they are stored: errors, and fusing anew.
+    A weight step is two sweeps over all kernels as they are stored: errors, and fusing anew. Where
+    the fused kernel lives does not enter: results must not depend on it.
     """
-    if residency == "recompute":  # then every product is a sweep over all kernels
-        return 2
     return ceil_div(2 * n_kernels * STORED_BYTES[precision], COMPUTED_BYTES[precision])
 
 

@@ -64,6 +64,51 @@ def test_merging_adds_up_differences_along_a_chain(tmp_path, family, tolerance, 
         store_of(tmp_path / "s.zarr", family)
 
 
+def test_equal_kernels_are_found_wherever_they_stand(tmp_path, rng):
+    A, B, C = kernels(rng, 40, 3)
+    late = A.copy()
+    late[0, 1] = late[1, 0] = 0.123
+    store = store_of(tmp_path / "s.zarr", [A, B, C, late, A, B, C])
+    assert store.manifest.stored == (0, 1, 2, 3, 0, 1, 2)
+    assert not (store.path / "kernels" / "kernel_4").exists(), "it would read as empty"
+
+
+def test_operators_agree_on_merged_kernels(tmp_path, rng):
+    """Diagonals, traces and signs are those of the tiles that stand for a kernel."""
+    (A,) = kernels(rng, 40, 1)
+    A = np.maximum(A, 1e-4)
+    low = A - 5e-4 * np.eye(40)
+    negative = A - 1.5e-4
+    store = store_of(tmp_path / "s.zarr", [A, low, negative], 1e-3)
+    assert store.manifest.stored == (0, 0, 0)
+    stacks = [TiledKernels(store, Runner(scheduler="synchronous")), DenseKernels.from_store(store)]
+    U, V = rng.random((40, 3)), rng.random((40, 3))
+    for stack in stacks:
+        assert stack.nonnegative
+        assert stack.traces.tolist() == [stack.traces[0]] * 3
+        assert len(set(stack.errors(U, V).tolist())) == 1
+    np.testing.assert_array_equal(stacks[0].errors(U, V), stacks[1].errors(U, V))
+
+
+def test_a_resumed_build_compares_what_it_began_to_compare(tmp_path, family, monkeypatch):
+    """Another plan of pairs after a break must not count tiles that were never compared."""
+    monkeypatch.setattr(build_module, "_SECONDS_BETWEEN_MANIFESTS", 0.0)
+    original, calls = build_module._run_tasks, []
+
+    def break_off(task, tiles, per_task, runner):
+        if calls:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return original(task, tiles, per_task, runner)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build_module, "_run_tasks", break_off)
+        patch.setattr(build_module.Comparison, "plan", lambda *_: build_module.Comparison({}, 1.0))
+        with pytest.raises(KeyboardInterrupt):
+            store_of(tmp_path / "s.zarr", family, 0.5)
+    assert store_of(tmp_path / "s.zarr", family, 0.5).manifest.stored == (0, 1, 0, 3, 4)
+
+
 @pytest.mark.parametrize("precision", ["float32", "float64", "compact"])
 def test_every_operation_sees_all_kernels(tmp_path, rng, family, precision, monkeypatch):
     """Products, errors and fused kernels are those of kernels stored one by one; fewer are read."""
@@ -149,4 +194,5 @@ def test_tiles_held_at_once(steps):
 def test_difference_of_codes_does_not_wrap():
     a, b = np.array([[0, 5]], np.uint16), np.array([[3, 0]], np.uint16)
     assert difference(a, b) == 5
-    assert stored_names("ab", {"b": "a"}, {}, 1.0) == ("a", "b"), "never compared"
+    assert stored_names("ab", {}, {"b": "a"}, {}, 1.0) == ("a", "b"), "never compared"
+    assert stored_names("abc", {"c": "a"}, {"b": "a"}, {"b": 0.1}, 0.0) == ("a", "b", "a")

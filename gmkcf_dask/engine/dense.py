@@ -94,7 +94,7 @@ class DenseKernels:
         precision: Precision = "float64" if self._reader.dtype == np.float64 else "float32"
         if self._reader.code_scale:
             precision = "compact"
-        return products_per_weight_step(len(self.names), precision, "memory")
+        return products_per_weight_step(len(set(self._reader.stored)), precision)
 
     def diagonal(self, i: int) -> Floats:
         on_diagonal = (t for t, (row, col) in enumerate(self._reader.tiling.pairs()) if row == col)

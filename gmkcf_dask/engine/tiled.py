@@ -100,12 +100,12 @@ class TiledKernels:
     def nonnegative(self) -> bool:
         minima = self._store.manifest.stored_minima
         assert minima is not None
-        return min(minima.values()) >= 0.0
+        return min(minima[self.names[i]] for i in self._reader.stored) >= 0.0
 
     @property
     def products_per_weight_step(self) -> int:
-        m, precision = len(self.names), self._store.manifest.precision
-        return products_per_weight_step(m, precision, self.residency)
+        kernels = len(set(self._reader.stored))
+        return products_per_weight_step(kernels, self._store.manifest.precision)
 
     def diagonal(self, i: int) -> Floats:
         return self._store.diagonal(i)

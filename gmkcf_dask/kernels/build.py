@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
@@ -50,6 +51,7 @@ from gmkcf_dask.kernels.specs import (
 from gmkcf_dask.kernels.statistics import Gathered, resolve, run_here
 from gmkcf_dask.kernels.store import KernelStore, is_store, new_manifest_id, records
 from gmkcf_dask.kernels.tiles import (
+    CODE_SCALE,
     STORED_DTYPE,
     Norms,
     ResolvedKernel,
@@ -214,6 +216,7 @@ def build_store(
     """
     store = find_store(path, request)
     if store is not None and store.manifest.complete:
+        store.drop_merged()  # where that was broken off
         return store
     if request.precomputed:
         runner = Runner(n_threads=runner.n_threads)
@@ -283,8 +286,12 @@ def _write_tiles(
         for spec, record in zip(request.specs, store.manifest.kernels, strict=True)
     )
     tiling = store.tiling
-    sample = _pair_tile(features, tiling, min(1, tiling.n_tiles - 1))
-    comparison = Comparison.plan(kernels, sample.corner(), store.norms(), request.precision)
+    if store.manifest.nearest is None:  # what was compared so far must be what is compared on
+        sample = _pair_tile(features, tiling, min(1, tiling.n_tiles - 1)).corner()
+        planned = Comparison.plan(kernels, sample, store.norms(), request.precision)
+        store = store.with_manifest(nearest=dict(planned.nearest))
+    nearest = store.manifest.nearest or {}
+    comparison = Comparison(nearest, CODE_SCALE[request.precision] or 1.0)
     write = _WriteTiles(store, features, kernels, comparison)
     tiling, per_task = store.tiling, _tiles_per_build_task(store.tiling)
     done = set(store.manifest.tiles_done)
@@ -305,13 +312,12 @@ def _write_tiles(
                 tiles_done=tuple(sorted(done)), stored_minima=minima, differences=apart
             )
             last_written = time.monotonic()
-    nearest = dict(comparison.nearest)
+    equal = store.equal_kernels()
     store = store.with_manifest(
         tiles_done=tuple(sorted(done)),
         stored_minima=minima,
         differences=apart,
-        nearest=nearest,
-        stored_as=stored_names(store.names, nearest, apart, request.merge_duplicates),
+        stored_as=stored_names(store.names, equal, nearest, apart, request.merge_duplicates),
         complete=True,
     )
     store.drop_merged()
@@ -337,9 +343,16 @@ class _WriteTiles:
         for t in tiles:
             tile = _pair_tile(self.features, self.store.tiling, int(t))
             made = stored_tiles(self.kernels, tile, norms, self.store.manifest.precision)
-            for name, stored, smallest in self.comparison.watch(made, differences):
-                self._write(int(t), tile, name, stored)
-                minima[name] = min(minima[name], smallest)
+            # one kernel is compressed and written while the next is computed
+            with ThreadPoolExecutor(1) as writer:
+                last: Future[None] | None = None
+                for name, stored, smallest in self.comparison.watch(made, differences):
+                    if last is not None:
+                        last.result()
+                    last = writer.submit(self._write, int(t), tile, name, stored)
+                    minima[name] = min(minima[name], smallest)
+                if last is not None:
+                    last.result()
         return minima, differences
 
     def _write(self, t: int, tile: PairTile, name: str, stored: npt.NDArray[Any]) -> None:

@@ -2,8 +2,8 @@
 
 On unit-length text a wide RBF, an even wider one and the cosine are one matrix but for a few
 digits. A sample of entries tells which earlier kernel each is nearest to; these pairs are then
-compared on every tile. Of kernels that are equal only one is kept; each still has a weight of its
-own.
+compared on every tile. Equal kernels have equal files, which is seen when all are written. Of those
+only one is kept; each still has a weight of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gmkcf_dask.kernels.tiles import CODE_SCALE, Norms, ResolvedKernel, stored_t
 from gmkcf_dask.plan import COMPARED_TILES, Precision
 
 NEAR = 1e-3
-"""Largest difference at which two kernels are worth a word, relative to their largest value."""
+"""Largest difference at which two kernels, with values up to 1, are worth a word."""
 
 Stored = tuple[str, npt.NDArray[Any], float]
 Differences = dict[str, float]
@@ -90,16 +90,20 @@ def difference(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
 
 
 def stored_names(
-    names: Sequence[str], nearest: Mapping[str, str], differences: Differences, tolerance: float
+    names: Sequence[str],
+    equal: Mapping[str, str],
+    nearest: Mapping[str, str],
+    differences: Differences,
+    tolerance: float,
 ) -> tuple[str, ...]:
-    """The kernel whose tiles stand for each: its own, or those of one within the tolerance.
+    """The kernel whose tiles stand for each: itself, an equal one, or one within the tolerance.
 
     Differences add up along a chain of kernels, so that none is replaced by one further away.
     """
     stands: dict[str, tuple[str, float]] = {}
     for name in names:
-        stands[name] = name, 0.0
-        if name in nearest and name in differences:
+        stands[name] = stands.get(equal.get(name, ""), (name, 0.0))
+        if name not in equal and name in nearest and name in differences:
             other, away = stands[nearest[name]]
             away += differences[name]
             if away <= tolerance:

@@ -60,9 +60,10 @@ class Manifest:
         Smallest stored value by kernel, over the tiles done: tells whether signs are mixed.
     merge_tolerance : float
         Kernels no further apart than this are stored once.
-    nearest, differences : dict
-        By kernel, the earlier one it is compared with, and how far they are apart on the tiles
-        done.
+    nearest : dict, or None before the first tile
+        By kernel, the earlier one it is compared with.
+    differences : dict
+        By kernel, how far it is from that one on the tiles done.
     stored_as : tuple of str
         By kernel, the one whose tiles stand for it; empty where each has its own.
     """
@@ -80,7 +81,7 @@ class Manifest:
     tiles_done: tuple[int, ...] = ()
     stored_minima: dict[str, float] | None = None
     merge_tolerance: float = 0.0
-    nearest: dict[str, str] = field(default_factory=dict)
+    nearest: dict[str, str] | None = None
     differences: dict[str, float] = field(default_factory=dict)
     stored_as: tuple[str, ...] = ()
 

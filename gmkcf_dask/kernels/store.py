@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -114,7 +115,7 @@ class TileReader:
         tile[-1, -1] = self.fill
         name = self.names[self.stored[kernel]]
         try:
-            read_chunk(chunk_path(self._folder(name), i, j), chunk)
+            read_chunk(self.file(name, t), chunk)
         except FileNotFoundError as error:
             raise self._damaged(name, i, j, "is missing") from error
         except (OSError, RuntimeError, ValueError) as error:
@@ -125,20 +126,19 @@ class TileReader:
 
     def write(self, name: str, t: int, tile: npt.NDArray[Any]) -> None:
         """Keep tile t of a kernel; edge tiles are padded with the fill value, as Zarr has it."""
-        i, j = self.tiling.pair(t)
         if tile.shape != (self.tiling.block, self.tiling.block):
             chunk = np.full_like(tile, self.fill, shape=(self.tiling.block, self.tiling.block))
             chunk[: tile.shape[0], : tile.shape[1]] = tile
             tile = chunk
-        write_chunk(chunk_path(self._folder(name), i, j), tile)
+        write_chunk(self.file(name, t), tile)
 
-    def _folder(self, name: str) -> str:
-        return f"{self.path}/kernels/{name}"
+    def file(self, name: str, t: int) -> str:
+        """Where tile t of a kernel lies."""
+        return chunk_path(f"{self.path}/kernels/{name}", *self.tiling.pair(t))
 
     def expect(self, kernel: int, t: int) -> None:
         """Tile t of a kernel will be read next: the disk can begin with it."""
-        i, j = self.tiling.pair(t)
-        will_read(chunk_path(self._folder(self.names[self.stored[kernel]]), i, j))
+        will_read(self.file(self.names[self.stored[kernel]], t))
 
     def stack(self, t: int) -> None:
         """Tiles of a store come one by one."""
@@ -238,10 +238,28 @@ class KernelStore:
         )
 
     def drop_merged(self) -> None:
-        """Remove the tiles of kernels that others stand for."""
+        """Remove the arrays of kernels that others stand for: nobody shall read them as empty."""
         for kernel, other in enumerate(self.manifest.stored):
             if kernel != other:
-                shutil.rmtree(self.path / "kernels" / self.names[kernel] / "c", ignore_errors=True)
+                shutil.rmtree(self.path / "kernels" / self.names[kernel], ignore_errors=True)
+
+    def equal_kernels(self) -> dict[str, str]:
+        """By name, the first kernel whose files are the same to the last byte."""
+        alike: dict[tuple[int, ...], list[str]] = {}
+        equal = {}
+        for name in self.names:
+            files = self._files(name)
+            earlier = alike.setdefault(tuple(file.stat().st_size for file in files), [])
+            same = (other for other in earlier if _same_content(files, self._files(other)))
+            other = next(same, None)
+            if other is None:
+                earlier.append(name)
+            else:
+                equal[name] = other
+        return equal
+
+    def _files(self, name: str) -> list[Path]:
+        return [Path(self.reader.file(name, t)) for t in range(self.tiling.n_tiles)]
 
     def duplicates(self) -> list[str]:
         """Kernels that are nearly the same as an earlier one, in words."""
@@ -252,7 +270,7 @@ class KernelStore:
         }
         return [
             sentence + merged.get(sentence.split()[0], "")
-            for sentence in in_words(self.manifest.nearest, self.manifest.differences)
+            for sentence in in_words(self.manifest.nearest or {}, self.manifest.differences)
         ]
 
     def features(self) -> StoredFeatures:
@@ -287,7 +305,7 @@ class KernelStore:
 
     def diagonal(self, kernel: int) -> Floats:
         """k(x,x) of every sample, shape (n,)."""
-        name = self.names[kernel]
+        name = self.names[self.manifest.stored[kernel]]  # of the tiles that stand for it
         values = np.asarray(self.array(f"diagonals/{name}")[:])
         if np.isnan(values).any():
             raise DamagedStoreError(f"the diagonal of kernel {name} in {self.path} is missing")
@@ -335,6 +353,11 @@ class KernelStore:
     def stored_bytes(self) -> int:
         """Bytes on disk, compressed."""
         return sum(f.stat().st_size for f in self.path.rglob("*") if f.is_file())
+
+
+def _same_content(files: Sequence[Path], others: Sequence[Path]) -> bool:
+    pairs = zip(files, others, strict=True)
+    return all(one.read_bytes() == other.read_bytes() for one, other in pairs)
 
 
 def new_manifest_id() -> str:

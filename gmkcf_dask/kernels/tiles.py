@@ -204,13 +204,11 @@ def stored_tiles(
     strips = list(tile.strips())
     for kernel in kernels:
         stored = np.empty(tile.shape, STORED_DTYPE[precision])
-        smallest = np.inf
         for part in strips if kernel.elementwise else [tile]:
             values = final_values(kernel, part, norms)
             first = part.rows.start - tile.rows.start
             encode(values, precision, kernel.name, stored[first : first + len(values)])
-            smallest = min(smallest, float(values.min()))
-        yield kernel.name, stored, smallest
+        yield kernel.name, stored, float(stored.min()) * (CODE_SCALE[precision] or 1.0)
 
 
 def encode(values: Floats, precision: Precision, name: str, into: npt.NDArray[Any]) -> None:

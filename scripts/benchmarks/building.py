@@ -88,7 +88,8 @@ def write_again(store: KernelStore, path: Path) -> float:
     tiling, spent = store.tiling, 0.0
     group = zarr.create_group(store=str(path), zarr_format=3)
     arrays = []
-    for name in store.names:
+    kernels = sorted(set(store.manifest.stored))
+    for name in (store.names[i] for i in kernels):
         like = store.array(f"kernels/{name}")
         arrays.append(
             group.create_array(
@@ -102,7 +103,7 @@ def write_again(store: KernelStore, path: Path) -> float:
         held = [
             (array, tiling.pair(t), store.reader.raw(i, t))
             for t in tiles
-            for i, array in enumerate(arrays)
+            for i, array in zip(kernels, arrays, strict=True)
         ]
 
         def write(item) -> None:

@@ -36,14 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Report:
     progress = Progress()
-    taken = max(0, psutil.virtual_memory().available - args.leave)
-    ballast = np.ones(taken, np.uint8)  # touched, so it is really there
     rng = np.random.default_rng(0)
     start = rng.random((args.n, K)), rng.random((args.n, K))
     with (
         scratch_folder(args.folder) as folder,
         open_cluster("local", args.n, 2, args.memory) as resources,
     ):
+        # touched, so it is really there; after the workers, whose peaks would else begin with it
+        ballast = np.ones(max(0, psutil.virtual_memory().available - args.leave), np.uint8)
         read, written = disk_rates(folder, size=2 * GIB)
         request = request_of(args.n, "compact")
         plan = workflow.request_plan(request, K, resources, folder / "s.zarr")

@@ -88,7 +88,7 @@ def zarr_sweep(store: KernelStore, tiles: Sequence[int]) -> None:
     """Read and decode the given tiles of every kernel by zarr alone, on the calling thread."""
     arrays = [
         zarr.open_array(store=str(store.path), path=f"kernels/{name}", mode="r")
-        for name in store.names
+        for name in sorted({store.names[i] for i in store.manifest.stored})
     ]
     for t in tiles:
         i, j = store.tiling.pair(t)

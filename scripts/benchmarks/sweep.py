@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> Report:
             },
             args.repeats + 1,
         )
-        decoded = len(store.names) * store.tiling.n_tiles * store.tiling.block**2
+        decoded = len(set(store.manifest.stored)) * store.tiling.n_tiles * store.tiling.block**2
         decoded *= np.dtype(store.reader.stored_dtype).itemsize
         on_disk = store.stored_bytes()
         read, written = disk_rates(folder)
