@@ -291,6 +291,8 @@ def make_plan(
             f"{SPILL_TENTHS * 10} % of it, where Dask begins to spill): {' or '.join(remedies)}"
         )
 
+    if min(edge, n) > LARGEST_BLOCK:  # a tile has more entries than BLAS can count
+        raise InputError(f"block size must be at most {LARGEST_BLOCK:,}, not {edge:,}")
     tiling = Tiling(n, edge)
     entries = tiling.n_tiles * edge * edge
     stored = n_kernels * entries * STORED_BYTES[precision]
@@ -378,8 +380,6 @@ def _check_numbers(
     for name, value in counts.items():
         if value < 1:
             raise InputError(f"{name} must be at least 1, not {value}")
-    if block is not None and block > LARGEST_BLOCK:
-        raise InputError(f"block size must be at most {LARGEST_BLOCK:,}, not {block:,}")
     if n_clusters > n:
         raise InputError(f"{n_clusters} clusters of {n} samples cannot be: ask for fewer clusters")
     if precision not in STORED_BYTES:

@@ -55,6 +55,13 @@ def test_peaks_term_by_term():
     assert build_task_bytes(1000, 5) == 13 * 8 * 1000**2 + 2 * 5 + 4 * 8 * 2**17
 
 
+def test_tiles_larger_than_blas_can_count_are_refused():
+    much = {"memory_per_worker": 1 << 50, "feature_bytes": 0}
+    with pytest.raises(InputError, match="block size must be at most 32,768, not 40,000"):
+        make_plan(100_000, 5, 1, 2, block=40_000, **much)
+    assert make_plan(1000, 5, 1, 2, block=40_000, **much).n_tiles == 1, "no tile is that large"
+
+
 def test_plan_term_by_term():
     plan = make_plan(
         12_000, 500, 12, 10, feature_bytes=12_000_000, n_workers=2, memory_per_worker=GIB
