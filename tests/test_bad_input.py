@@ -1058,7 +1058,7 @@ def test_a_scheduler_without_workers(x_file, tmp_path, nothing_written):
 
     nothing_written()
     settings = {"n_workers": 0, "processes": False, "protocol": "tcp://"}
-    with LocalCluster(host="127.0.0.1", dashboard_address=None, **settings) as cluster:
+    with LocalCluster(host="127.0.0.1", dashboard_address="127.0.0.1:0", **settings) as cluster:
         arguments = ("run", x_file, *FIT, "--out", tmp_path / "run", *KERNELS)
         sentence = refused(*arguments, "--cluster", cluster.scheduler_address)
     assert "no workers" in sentence
@@ -1070,7 +1070,7 @@ def test_a_client_that_was_closed(tmp_path, nothing_written):
     nothing_written()
     settings = {"n_workers": 1, "threads_per_worker": 1, "processes": False}
     with (
-        LocalCluster(dashboard_address=None, **settings) as cluster,
+        LocalCluster(dashboard_address="127.0.0.1:0", **settings) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         pass

@@ -730,7 +730,7 @@ def scheduler():
 
     settings = {"n_workers": 1, "threads_per_worker": 1, "processes": False}
     with LocalCluster(
-        host="127.0.0.1", protocol="tcp://", dashboard_address=None, **settings
+        host="127.0.0.1", protocol="tcp://", dashboard_address="127.0.0.1:0", **settings
     ) as cluster:
         yield cluster.scheduler_address
 
