@@ -312,7 +312,7 @@ class _BlockTiles:
     def _tile(self, t: int, into: AnyFloats | None) -> AnyFloats:
         rows, cols = self.tiling.shape(t)
         # edge tiles are padded: copied, BLAS gives the bits it gives for tiles in memory
-        return np.ascontiguousarray(self.block[t - self.first, :rows, :cols])
+        return _plain(self.block[t - self.first, :rows, :cols])
 
 
 def _fuse_task(tiles: Indices, source: FusedTiles, tiling: Tiling) -> AnyFloats:
@@ -327,6 +327,12 @@ def _fuse_task(tiles: Indices, source: FusedTiles, tiling: Tiling) -> AnyFloats:
     return block
 
 
+def _plain(values: AnyFloats) -> AnyFloats:
+    """In C order and aligned: what came over a network may be neither, and NumPy then sums the
+    same numbers in another order."""
+    return np.require(values, requirements=["C_CONTIGUOUS", "ALIGNED"])
+
+
 def _tile_numbers(block_id: tuple[int, ...], per_task: int, n_tiles: int) -> Indices:
     first = block_id[0] * per_task
     return np.arange(first, min(first + per_task, n_tiles))
@@ -337,23 +343,23 @@ def _product_of_blocks_task(
 ) -> Boxes:
     tiles = _tile_numbers(block_id, tiling.tiles_per_task(kw.itemsize), tiling.n_tiles)
     source = _BlockTiles(kw, int(tiles[0]), tiling)
-    return box(Product(source, Z, tiling, split=split)(map(int, tiles)), kw.ndim)
+    return box(Product(source, _plain(Z), tiling, split=split)(map(int, tiles)), kw.ndim)
 
 
 def _product_task(
     tiles: Indices, Z: AnyFloats, source: TileSource, tiling: Tiling, split: bool
 ) -> Boxes:
-    return box(Product(source, Z, tiling, split=split)(map(int, tiles)))
+    return box(Product(source, _plain(Z), tiling, split=split)(map(int, tiles)))
 
 
 def _product_each_task(
     tiles: Indices, Z: AnyFloats, reader: TileReader, columns: dict[int, slice], split: bool
 ) -> Boxes:
-    return box(ProductEach(reader, columns, Z, split=split)(map(int, tiles)))
+    return box(ProductEach(reader, columns, _plain(Z), split=split)(map(int, tiles)))
 
 
 def _errors_task(tiles: Indices, F: AnyFloats, reader: TileReader) -> Floats:
-    return Errors(reader, F)(map(int, tiles))[None]
+    return Errors(reader, _plain(F))(map(int, tiles))[None]
 
 
 def box(partial: Partial, ndim: int = 1) -> Boxes:
