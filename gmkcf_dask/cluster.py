@@ -7,7 +7,8 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,11 @@ import psutil
 
 from gmkcf_dask.blas import cores
 from gmkcf_dask.errors import ClusterError, InputError
-from gmkcf_dask.graph import Runner, pin_worker_threads
+from gmkcf_dask.graph import STALL_SECONDS, Runner, ignore_interrupts, pin_worker_threads
 from gmkcf_dask.plan import MIB
+from gmkcf_dask.redact import redacted
+from gmkcf_dask.security import Certificates, is_encrypted, refuse_open_address
+from gmkcf_dask.versions import refuse_other_versions
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -40,6 +44,29 @@ WORKER_ENVIRONMENT = {
 
 
 @dataclass(frozen=True)
+class Access:
+    """Who may listen, and to whom we may talk.
+
+    Attributes
+    ----------
+    certificates : Certificates, optional
+        For tls:// addresses; a local cluster with them talks TLS as well. Without, Dask's own
+        configuration (distributed.comm.tls) is asked.
+    insecure : bool
+        Talk to a scheduler elsewhere without encryption.
+    dashboard : bool
+        Local clusters: serve Dask's dashboard, on loopback.
+    """
+
+    certificates: Certificates | None = None
+    insecure: bool = False
+    dashboard: bool = False
+
+
+CLOSED = Access()
+
+
+@dataclass(frozen=True)
 class Resources:
     """A place to run and what it has. Memory in bytes, per worker."""
 
@@ -49,6 +76,7 @@ class Resources:
     memory_per_worker: int
     description: str
     in_this_process: bool = False
+    dashboard: str | None = None
 
     def worker_peaks(self) -> dict[str, int]:
         """Largest resident size of every worker process so far; empty on threads."""
@@ -72,8 +100,8 @@ def threads(n_threads: int | None = None, memory: int | None = None) -> Resource
     return Resources(runner, 1, n_threads, memory, what, in_this_process=True)
 
 
-def of_client(client: Client) -> Resources:
-    """A connected cluster; its smallest worker sets the limits."""
+def of_client(client: Client, stall_timeout: float = STALL_SECONDS) -> Resources:
+    """A connected cluster of the same versions; its smallest worker sets the limits."""
     if not hasattr(client, "scheduler_info"):
         raise InputError(f"client must be a distributed.Client, not {client!r}")
     if client.status != "running":
@@ -82,7 +110,10 @@ def of_client(client: Client) -> Resources:
         # with n_workers=-1 all of them are reported, by default only a handful
         workers = list(client.scheduler_info(n_workers=-1)["workers"].values())
         if workers:
+            refuse_other_versions(client)
             pin_worker_threads(client)
+    except ClusterError:
+        raise
     except (OSError, TimeoutError) as error:
         raise ClusterError(f"the Dask scheduler does not answer: {error}") from error
     if not workers:
@@ -92,7 +123,8 @@ def of_client(client: Client) -> Resources:
     memory = min(int(w["memory_limit"]) or int(psutil.virtual_memory().total) for w in workers)
     n_threads = max(int(w["nthreads"]) for w in workers)
     what = f"{len(workers)} workers at {client.scheduler.address}"
-    return Resources(Runner(client), len(workers), n_threads, memory, what)
+    runner = Runner(client, stall_timeout=stall_timeout)
+    return Resources(runner, len(workers), n_threads, memory, what)
 
 
 @contextmanager
@@ -103,6 +135,8 @@ def open_cluster(
     memory: int | None = None,
     *,
     only_describe: bool = False,
+    access: Access = CLOSED,
+    stall_timeout: float = STALL_SECONDS,
 ) -> Iterator[Resources]:
     """Resources by the word a user gave: threads, local, or the address of a scheduler.
 
@@ -116,10 +150,14 @@ def open_cluster(
         Bytes per worker; an equal share of what is free when not given.
     only_describe : bool
         For a plan: say what a local cluster would have, but start none.
+    access : Access
+    stall_timeout : float
+        Seconds without progress after which a cluster is given up.
     """
     kind = kind or ("local" if n_samples >= LOCAL_CLUSTER_FROM else "threads")
     if workers is not None and workers < 1:
         raise InputError(f"workers must be at least 1, not {workers}")
+    _refuse_needless(kind, access)
     if kind == "threads":
         yield threads(workers, memory)
     elif kind == "local" and only_describe:
@@ -127,25 +165,36 @@ def open_cluster(
         memory = memory or share_of_memory(n_workers)
         yield Resources(Runner(), n_workers, 1, memory, f"{n_workers} workers on this machine")
     elif kind == "local":
-        with local_cluster(workers or cores(), memory) as client:
-            yield of_client(client)
+        with local_cluster(workers or cores(), memory, access) as client:
+            found = of_client(client, stall_timeout)
+            yield replace(found, dashboard=_dashboard(client)) if access.dashboard else found
     else:
         if workers is not None or memory is not None:
             raise InputError(
                 "workers and memory are for clusters started here: the scheduler at an address "
                 "brings its own"
             )
-        with _connect(kind) as client:
-            yield of_client(client)
+        with _connect(kind, access) as client:
+            yield of_client(client, stall_timeout)
 
 
 @contextmanager
-def local_cluster(n_workers: int, memory: int | None = None) -> Iterator[Any]:
+def local_cluster(
+    n_workers: int, memory: int | None = None, access: Access = CLOSED
+) -> Iterator[Any]:
     """A client of worker processes on this machine, one thread each, on loopback only."""
     from distributed import Client, LocalCluster
 
     memory = memory or share_of_memory(n_workers)
-    settings = {"distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT}
+    security = None if access.certificates is None else _security(access.certificates)
+    settings = {
+        "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
+        # pages of other sites must not talk to a dashboard on this machine
+        "distributed.scheduler.dashboard.bokeh-application.allow_websocket_origin": [
+            "127.0.0.1:*",
+            "localhost:*",
+        ],
+    }
     with (
         dask.config.set(settings),
         LocalCluster(
@@ -153,35 +202,101 @@ def local_cluster(n_workers: int, memory: int | None = None) -> Iterator[Any]:
             threads_per_worker=1,
             memory_limit=memory,
             host="127.0.0.1",
-            # no dashboard; the health page that remains gets a free port on loopback
+            protocol="tcp://" if security is None else "tls://",
+            security=security,
+            # without a dashboard a health page remains: it gets a free port on loopback
             dashboard_address="127.0.0.1:0",
-            scheduler_kwargs={"dashboard": False},
+            scheduler_kwargs={"dashboard": access.dashboard},
             # a failed task is told to the user by the driver, in one sentence
             silence_logs=logging.CRITICAL,
         ) as cluster,
-        Client(cluster, set_as_default=False) as client,
+        Client(cluster, security=security, set_as_default=False) as client,
     ):
+        ignore_interrupts(client)
         yield client
 
 
 @contextmanager
-def _connect(address: str) -> Iterator[Any]:
+def _connect(address: str, access: Access) -> Iterator[Any]:
     from distributed import Client
 
     if not _ADDRESS.fullmatch(address):
         raise InputError(
             f"cluster must be threads, local or the address of a Dask scheduler such as "
-            f"tcp://host:8786, not {address!r}"
+            f"tls://host:8786, not {redacted(address)!r}"
         )
+    scheme = _default_scheme()
+    refuse_open_address(address, insecure=access.insecure, default_scheme=scheme)
+    encrypted = is_encrypted(address, scheme)
+    security = _security_for(address, access) if encrypted else None
+    hint = ", its certificates" if encrypted else ""
     try:
-        client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+        client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False, security=security)
     except (OSError, TimeoutError, ValueError) as error:
         raise ClusterError(
-            f"no Dask scheduler answers at {address!r}: check the address (tcp://host:8786), or "
-            f"use --cluster threads or local ({type(error).__name__})"
+            f"no Dask scheduler answers at {address!r}: check the address (tcp://host:8786){hint}, "
+            f"or use --cluster threads or local ({type(error).__name__})"
         ) from error
     with client:
         yield client
+
+
+def _security_for(address: str, access: Access) -> Any:
+    """What a client of a tls:// scheduler shows and asks for: by option, else by Dask's config."""
+    from distributed import Security
+
+    if access.certificates is not None:
+        return _security(access.certificates)
+    try:
+        found = Security(require_encryption=True)
+        context = found.get_connection_args("client")["ssl_context"]
+    except (OSError, ValueError) as error:  # SSLError is an OSError
+        raise InputError(
+            f"the TLS files of Dask's configuration cannot be used ({error}): mend "
+            "distributed.comm.tls, or give --tls-ca, --tls-cert and --tls-key"
+        ) from error
+    if context is None:
+        raise InputError(
+            f"{redacted(address)} needs certificates: give --tls-ca, --tls-cert and --tls-key, or "
+            "set distributed.comm.tls in Dask's configuration"
+        )
+    return found
+
+
+def _security(files: Certificates) -> Any:
+    """One certificate for every role: all members of the cluster show it, and ask for its CA."""
+    from distributed import Security
+
+    roles = ("client", "scheduler", "worker")
+    pairs = {f"tls_{role}_cert": str(files.cert) for role in roles}
+    pairs |= {f"tls_{role}_key": str(files.key) for role in roles}
+    return Security(tls_ca_file=str(files.ca), require_encryption=True, **pairs)
+
+
+def _refuse_needless(kind: str, access: Access) -> None:
+    """An option that would do nothing may be a misunderstanding: better said than ignored."""
+    if access.dashboard:
+        if kind != "local":
+            raise InputError("--dashboard is for --cluster local: nothing else is started here")
+        if find_spec("bokeh") is None:
+            raise InputError("the dashboard needs bokeh: pip install bokeh, or leave --dashboard")
+    if access.certificates is not None and (
+        kind == "threads" or (kind != "local" and not is_encrypted(kind, _default_scheme()))
+    ):
+        raise InputError(
+            f"certificates are for --cluster local or a tls:// address, not {redacted(kind)!r}: "
+            "leave them out or mend the address"
+        )
+
+
+def _default_scheme() -> str:
+    """Of an address without one."""
+    return str(dask.config.get("distributed.comm.default-scheme", "tcp"))
+
+
+def _dashboard(client: Any) -> str | None:
+    port = client.scheduler_info(n_workers=0).get("services", {}).get("dashboard")
+    return None if port is None else f"http://127.0.0.1:{port}/status"
 
 
 def _peak_resident_bytes() -> int:

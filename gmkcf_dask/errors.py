@@ -3,11 +3,20 @@
 The sentence says what is wrong, where, and what to do; `exit_code` is the command line's.
 """
 
+from gmkcf_dask.redact import redacted
+
 
 class GmkcfError(Exception):
-    """Base of all errors raised on purpose by this package."""
+    """Base of all errors raised on purpose by this package. Secrets in the sentence are struck out.
+
+    >>> InputError("no answer from tcp://ann:pw@host:8786")
+    InputError('no answer from tcp://***@host:8786')
+    """
 
     exit_code = 2
+
+    def __init__(self, *sentence: object) -> None:
+        super().__init__(*(redacted(part) if isinstance(part, str) else part for part in sentence))
 
 
 class InputError(GmkcfError, ValueError):
@@ -25,17 +34,57 @@ class StoreError(GmkcfError, ValueError):
 
 
 class DamagedStoreError(StoreError):
-    """A tile of a complete store is missing or unreadable."""
+    """Part of a store is missing, unreadable, or not what was written."""
 
     exit_code = 4
+
+
+class StoreBusyError(StoreError):
+    """Somebody else writes into the store, or was killed while doing so."""
+
+
+class DiskFullError(GmkcfError, OSError):
+    """The disk of a store has no room left; what is there is kept, and work can go on later."""
+
+    exit_code = 3
 
 
 class NotPositiveError(GmkcfError, ArithmeticError):
     """The objective fell below zero: the fused kernel is too far from positive semi-definite."""
 
 
+class NumericsError(GmkcfError, ArithmeticError):
+    """Numbers of a run are no longer finite."""
+
+
 class ClusterError(GmkcfError, ConnectionError):
     """The Dask scheduler cannot be reached or used."""
+
+
+class ClusterLost(ClusterError):
+    """Workers or the scheduler were lost during work, more often than work is tried again."""
+
+    exit_code = 5
+    retries = 3
+    """How often the work is tried again before this is told."""
+
+
+class WorkersKilled(ClusterLost):
+    """A task took one worker after the other with it."""
+
+    retries = 1  # Dask itself has tried it on several workers by then
+
+
+class ClusterStalled(ClusterLost):
+    """No task came to its end for too long."""
+
+    retries = 0
+
+
+class CheckpointError(GmkcfError, OSError):
+    """A checkpoint cannot be written; the one before it is whole."""
+
+    exit_code = 5
 
 
 class DataWarning(UserWarning):

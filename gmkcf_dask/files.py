@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
-from gmkcf_dask.errors import InputError
+from gmkcf_dask.errors import InputError, StoreError
+
+_LEFTOVER = re.compile(r".+\.partial|\..+\.[0-9a-f]{32}")
 
 
 def put_atomic(path: Path, content: bytes) -> None:
@@ -25,12 +30,67 @@ def put_atomic(path: Path, content: bytes) -> None:
         raise
 
 
+def put_if_absent(path: Path, content: bytes) -> bool:
+    """Create a file with this content; False, and nothing done, where there is one already.
+
+    Of several that try at the same time one succeeds, on network file systems as well.
+    """
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    except FileExistsError:
+        return False
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return True
+
+
 def get(path: Path) -> bytes | None:
     """Content of a file, or None where there is none."""
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def links_inside(root: Path) -> Iterator[Path]:
+    """Symbolic links in a folder, at any depth; none of them is followed."""
+    for folder, folders, names in os.walk(root, followlinks=False):
+        for name in (*folders, *names):
+            path = Path(folder, name)
+            if path.is_symlink():
+                yield path
+
+
+def remove_leftovers(root: Path) -> int:
+    """Delete what writers that were killed left half written; returns how many files.
+
+    These are `*.partial` files of chunks and the hidden temporaries of `put_atomic`. Links are
+    neither followed nor deleted.
+    """
+    removed = 0
+    for folder, _, names in os.walk(root, followlinks=False):
+        for name in names:
+            path = Path(folder, name)
+            if _LEFTOVER.fullmatch(name) and not path.is_symlink():
+                path.unlink(missing_ok=True)
+                removed += 1
+    return removed
+
+
+def remove_folder(root: Path, *parts: str) -> None:
+    """Delete a folder inside a root with all it holds; never through a symbolic link."""
+    path = root
+    for part in parts:
+        path = path / part
+        if path.is_symlink():
+            raise StoreError(f"{path} is a symbolic link: nothing is deleted through it, remove it")
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def check_writable(path: Path, what: str) -> None:

@@ -1,26 +1,33 @@
 """The one place that hands a Dask graph to a scheduler.
 
 Every graph of the package goes through a `Runner`, so what is true of one is true of all: BLAS runs
-on one thread per task (results are then the same bits on every scheduler), and U and V may travel
-inside the graph without a warning about its size.
+on one thread per task (results are then the same bits on every scheduler), U and V may travel
+inside the graph without a warning about its size, what was lost with a worker or a connection is
+tried again a few times, and a cluster on which nothing moves is given up instead of waited for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import dask
 from threadpoolctl import threadpool_limits
 
 from gmkcf_dask.blas import one_blas_thread
-from gmkcf_dask.errors import ClusterError
+from gmkcf_dask.errors import ClusterLost, ClusterStalled, WorkersKilled
 
 if TYPE_CHECKING:
     from distributed import Client
 
+_T = TypeVar("_T")
+STALL_SECONDS = 600.0
+"""Longer than the five minutes after which a scheduler drops a silent worker and moves on."""
+_POLL_SECONDS = 5.0
 # n×2k numbers ride in the graph on purpose: they can be sent again, scattered data can be lost
 _GRAPH_SETTINGS = {"distributed.admin.large-graph-warning-threshold": "1 GiB"}
 
@@ -36,11 +43,45 @@ class Runner:
     scheduler : {"threads", "synchronous"}
     n_threads : int, optional
         Threads of the local scheduler; all cores when not given.
+    stall_timeout : float
+        Seconds without any progress of a graph after which a cluster is given up.
     """
 
     client: Client | None = None
     scheduler: Literal["threads", "synchronous"] = "threads"
     n_threads: int | None = None
+    stall_timeout: float = STALL_SECONDS
+
+    def retry(self, work: Callable[[], _T], forget: Callable[[], object] = lambda: None) -> _T:
+        """Do work that hands graphs to a cluster; again, a few times, where the cluster lost some.
+
+        Parameters
+        ----------
+        work : callable
+            Makes its graphs anew in every call: a result that was lost, or ended in an error, keeps
+            its name and would be met again.
+        forget : callable
+            Drops what earlier graphs left on the workers.
+        """
+        lost = 0
+        while True:
+            try:
+                return work()
+            except ClusterLost as error:
+                forget()
+                lost += 1
+                if lost > error.retries:
+                    raise
+                self._wait_for_connection(error)
+
+    def _wait_for_connection(self, lost: ClusterLost) -> None:
+        """A client that lost its scheduler tries to find it again, or closes."""
+        assert self.client is not None
+        until = time.monotonic() + self.stall_timeout
+        while self.client.status == "connecting" and time.monotonic() < until:
+            time.sleep(0.1)
+        if self.client.status != "running":
+            raise lost
 
     @contextmanager
     def _context(self) -> Iterator[None]:
@@ -58,12 +99,17 @@ class Runner:
         try:
             yield
         except KilledWorker as error:
-            raise ClusterError(
+            raise WorkersKilled(
                 "workers died while computing, most likely for want of memory: give more memory "
                 "per worker, or build with a smaller block"
             ) from error
         except (CancelledError, CommClosedError) as error:
-            raise ClusterError(f"the connection to the Dask cluster was lost: {error}") from error
+            raise ClusterLost(f"the connection to the Dask cluster was lost: {error}") from error
+        except (OSError, TimeoutError) as error:
+            # the same kinds of error can come from a task, and then say nothing about the cluster
+            if isinstance(error, ClusterLost) or self.client.status == "running":
+                raise
+            raise ClusterLost(f"the Dask cluster does not answer: {error}") from error
 
     def _settings(self) -> AbstractContextManager[Any]:
         stack = ExitStack()
@@ -81,7 +127,7 @@ class Runner:
     def compute(self, collection: Any) -> Any:
         """Run one graph and bring its result to the driver."""
         with self._context():
-            return collection.compute()
+            return self._result(collection)
 
     def keep(self, *collections: Any) -> tuple[Any, ...]:
         """Run one graph for all collections and leave the results where they were made."""
@@ -91,12 +137,82 @@ class Runner:
     def fetch(self, kept: Any) -> Any:
         """Bring a kept result to the driver: no work is done, only a transfer."""
         with self._context():
-            return kept.compute()
+            return self._result(kept)
+
+    def _result(self, collection: Any) -> Any:
+        if self.client is None:
+            return collection.compute()
+        future = self.client.compute(collection)
+        try:
+            self._watch(future)
+            # done: what remains is a transfer, from a worker that may have stopped meanwhile
+            return future.result(timeout=self.stall_timeout)
+        finally:
+            future.release()
+
+    def _watch(self, future: Any) -> None:
+        """Wait for a result as long as tasks come to their ends."""
+        from distributed import wait
+
+        pause = min(_POLL_SECONDS, self.stall_timeout / 4)
+        left, since = -1, time.monotonic()
+        while True:
+            try:
+                wait(future, timeout=pause)
+            except TimeoutError:
+                left_now = self._tasks_left(future.key, pause)
+                if left_now is not None and left_now != left:
+                    left, since = left_now, time.monotonic()
+                elif time.monotonic() - since > self.stall_timeout:
+                    raise ClusterStalled(
+                        f"no task came to its end for {self.stall_timeout:g} s: workers are gone, "
+                        "stopped, or paused for want of memory"
+                    ) from None
+            else:
+                return
+
+    def _tasks_left(self, key: str, timeout: float) -> int | None:
+        """How many tasks a result still waits for; None where the scheduler does not say."""
+        assert self.client is not None
+        try:
+            left: int = self.client.run_on_scheduler(tasks_left, key, callback_timeout=timeout)
+        except (OSError, TimeoutError):  # CommClosedError is one of these
+            return None
+        return left
+
+
+def tasks_left(key: str, dask_scheduler: Any = None) -> int:
+    """On the scheduler: the tasks that have to end before this one can, itself included."""
+    asked, found = [dask_scheduler.tasks.get(key)], set()
+    while asked:
+        task = asked.pop()
+        if task is not None and task not in found and task.state not in ("memory", "erred"):
+            found.add(task)
+            asked.extend(task.waiting_on or ())
+    return len(found)
 
 
 def pin_worker_threads(client: Client) -> None:
     """Keep BLAS and OpenMP at one thread on every worker of a cluster, late comers included."""
     client.register_plugin(_single_thread_plugin(), name="gmkcf-single-blas-thread")
+
+
+def ignore_interrupts(client: Client) -> None:
+    """Workers started here hear a terminal's Ctrl-C too; ending them is for the driver to do."""
+    client.register_plugin(_ignore_interrupts_plugin(), name="gmkcf-ignore-interrupts")
+
+
+def _ignore_interrupts_plugin() -> Any:
+    from distributed import WorkerPlugin
+
+    class IgnoreInterrupts(WorkerPlugin):  # type: ignore[misc]
+        """In processes of their own only: a thread cannot, and must not, change this."""
+
+        def setup(self, worker: Any) -> None:
+            with suppress(ValueError):
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    return IgnoreInterrupts()
 
 
 def _single_thread_plugin() -> Any:

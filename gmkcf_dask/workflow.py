@@ -19,13 +19,16 @@ from gmkcf_dask.blas import one_blas_thread
 from gmkcf_dask.cluster import Resources
 from gmkcf_dask.corpus.model import Matrix
 from gmkcf_dask.engine.dense import DEFAULT_BLOCK, DenseKernels
-from gmkcf_dask.engine.operators import KernelStack
+from gmkcf_dask.engine.operators import KernelStack, error_floor
 from gmkcf_dask.engine.tiled import TiledKernels
 from gmkcf_dask.engine.tiles import MemoryTiles
 from gmkcf_dask.errors import InputError, PlanRefused, StoreError
 from gmkcf_dask.events import Listener, ignore
-from gmkcf_dask.kernels.build import KernelRequest, build_store, build_tiles, find_store
+from gmkcf_dask.kernels.build import build_store, build_tiles, find_store
+from gmkcf_dask.kernels.lease import writing
+from gmkcf_dask.kernels.magnitudes import LARGEST_TRACE, SMALLEST_DIAGONAL
 from gmkcf_dask.kernels.manifest import is_own_format, package_versions
+from gmkcf_dask.kernels.request import KernelRequest
 from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.kernels.tiles import CODE_SCALE
 from gmkcf_dask.methods.base import (
@@ -35,7 +38,10 @@ from gmkcf_dask.methods.base import (
     MultipleKernelMethod,
     SingleKernelMethod,
 )
-from gmkcf_dask.plan import Plan, Residency, Tiling, human_bytes, make_plan, tiled_bytes
+from gmkcf_dask.methods.checkpoints import NO_CHECKPOINTS, Checkpoints
+from gmkcf_dask.plan import Plan, Precision, Residency, Tiling, human_bytes, make_plan, tiled_bytes
+from gmkcf_dask.results.checkpoints import FOLDER as CHECKPOINT
+from gmkcf_dask.results.checkpoints import open_checkpoints, remove_checkpoints
 from gmkcf_dask.results.run import remove_run, write_run
 from gmkcf_dask.results.summary import summarize_clusters
 
@@ -51,12 +57,59 @@ def fit(
     seeds: Sequence[int],
     kernels: Sequence[str] = (MEAN,),
     listen: Listener = ignore,
+    checkpoints: Checkpoints = NO_CHECKPOINTS,
 ) -> list[Clustering]:
     """Any method on any operator: one clustering per kernel (where it uses one) and seed."""
+    refuse_extremes(stack)
     if isinstance(method, SingleKernelMethod):
-        return method.fit(stack, seeds, kernels, listen)
+        return method.fit(stack, seeds, kernels, listen, checkpoints)
     assert isinstance(method, MultipleKernelMethod)
-    return method.fit(stack, seeds, listen)
+    return method.fit(stack, seeds, listen, checkpoints)
+
+
+def store_identity(store: KernelStore) -> dict[str, Any]:
+    """What tells a store's kernels from those of any other."""
+    m = store.manifest
+    inputs = {f"content of {what}": digest for what, digest in m.inputs.items()}
+    return {"store": m.store_id, **_kernels_identity(m.names, m.precision, m.block_size), **inputs}
+
+
+def request_identity(request: KernelRequest, block: int) -> dict[str, Any]:
+    """The same for kernels in memory; a function is known by its name only."""
+    inputs = {f"content of {what}": digest for what, digest in request.inputs.items()}
+    options = {"normalization": request.normalization, "scaling": request.scaling}
+    names = tuple(spec.name for spec in request.specs)
+    return {**_kernels_identity(names, request.precision, block), **options, **inputs}
+
+
+def _kernels_identity(names: tuple[str, ...], precision: str, block: int) -> dict[str, Any]:
+    return {"kernels of the data": ",".join(names), "precision": precision, "tile size": block}
+
+
+def run_fingerprint(
+    identity: dict[str, Any], method: Method, seed: int, kernels: Sequence[str]
+) -> dict[str, Any]:
+    """All that determines a fit: kernels, method, parameters, seed, and the program itself."""
+    parameters: dict[str, Any] = asdict(method)  # type: ignore[call-overload]
+    used = ",".join(kernels) if isinstance(method, SingleKernelMethod) else "all"
+    version = package_versions()["gmkcf-dask"]
+    rest = {"method": method.name, "seed": seed, "kernel": used, "gmkcf-dask": version}
+    return {**identity, **parameters, **rest}
+
+
+def refuse_extremes(stack: KernelStack) -> None:
+    """A kernel of hardly any size would take all the weight, products of a huge one overflow."""
+    precision: Precision = (
+        "float64" if stack.error_floor < error_floor(np.dtype("f4")) else "float32"
+    )
+    for name, trace in zip(stack.names, stack.traces, strict=True):
+        mean = trace / stack.n_samples
+        if not (mean > SMALLEST_DIAGONAL[precision] and trace < LARGEST_TRACE[precision]):
+            raise InputError(
+                f"kernel {name} has a mean diagonal of {mean:.3g}, which must be positive and "
+                f"neither too small nor too large for products in {precision}: scale it to [0, 1], "
+                "or leave it out"
+            )
 
 
 # planning and kernels
@@ -196,9 +249,17 @@ def build(
     plan: Plan,
     resources: Resources,
     listen: Listener = ignore,
+    *,
+    force: bool = False,
 ) -> KernelStore:
-    """Build, finish or reuse the store of a request."""
-    return build_store(path, request, resources.runner, listen, plan.block)
+    """Build, finish or reuse the store of a request; by force where another build was killed."""
+    return build_store(path, request, resources.runner, listen, plan.block, force=force)
+
+
+def remove_store(path: Path, *, force: bool = False) -> None:
+    """Delete a store, unless somebody is writing into it."""
+    with writing(path, force=force):
+        shutil.rmtree(path)
 
 
 def is_other_store(path: Path, request: KernelRequest) -> bool:
@@ -222,21 +283,34 @@ def fit_into(
     kernels: Sequence[str] = (MEAN,),
     listen: Listener = ignore,
     watch: Stopwatch | None = None,
+    checkpoint_every: int | None = None,
+    resume: bool = False,
 ) -> list[tuple[Clustering, dict[str, Any]]]:
     """Fit on a store and write the run folder; returns clusterings and what result.json holds.
 
-    With several kernels there is a run folder for each inside `out`.
+    With several kernels there is a run folder for each inside `out`. Until all are written there
+    is a checkpoint in `out`, from which a later call goes on with `resume`.
     """
     watch = watch or Stopwatch({})
     method.check_samples(store.n_samples)
+    fingerprint = run_fingerprint(store_identity(store), method, seed, kernels)
     plan = store_plan(store, method.n_clusters, resources)
     stack = stored_kernels(store, plan, resources)
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
-        clusterings: list[Clustering] = watch.time(
-            "fit", lambda: fit(stack, method, [seed], kernels, listen)
+        checkpoints = open_checkpoints(
+            out / CHECKPOINT, fingerprint, checkpoint_every, resume=resume
         )
-    notes = list(dict.fromkeys(str(warning.message) for warning in raised))
+
+        def notes() -> list[str]:
+            said = (*checkpoints.earlier_notes, *(str(warning.message) for warning in raised))
+            return list(dict.fromkeys(said))
+
+        checkpoints.notes = notes
+        with checkpoints.until_done():
+            clusterings: list[Clustering] = watch.time(
+                "fit", lambda: fit(stack, method, [seed], kernels, listen, checkpoints)
+            )
     features = store.features() if store.manifest.n_features else None
     terms = store.strings("terms")
     results = []
@@ -245,7 +319,7 @@ def fit_into(
         result = _result(store, method, found, plan, resources)
         result |= {
             "clusters": [asdict(cluster) for cluster in clusters],
-            "warnings": notes,
+            "warnings": notes(),
             "seconds": {stage: round(value, 3) for stage, value in watch.seconds.items()},
         }
         folder = out
@@ -255,6 +329,7 @@ def fit_into(
         factors = {**found.factors, "w": found.weights}
         write_run(folder, store.ids, found.labels, factors, result)
         results.append((found, result))
+    remove_checkpoints(checkpoints.folder)
     return results
 
 

@@ -10,7 +10,7 @@ from dask.utils import parse_bytes
 
 from gmkcf_dask import workflow
 from gmkcf_dask.cluster import open_cluster
-from gmkcf_dask.kernels.build import KernelRequest
+from gmkcf_dask.kernels.request import KernelRequest
 from gmkcf_dask.kernels.specs import resolve_kernels
 from gmkcf_dask.methods.registry import METHODS, make_method
 from gmkcf_dask.plan import human_bytes

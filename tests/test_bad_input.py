@@ -27,6 +27,7 @@ from gmkcf_dask.errors import (
     PlanRefused,
     StoreError,
 )
+from gmkcf_dask.kernels.manifest import sealed
 from gmkcf_dask.kernels.specs import (
     FunctionKernel,
     Polynomial,
@@ -147,7 +148,7 @@ def store(finished_store, tmp_path) -> Path:
 
 def edit_manifest(store: Path, **changes: object) -> None:
     path = store / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    path.write_bytes(sealed(json.loads(path.read_text()) | changes))
 
 
 # --- data that cannot be used -----------------------------------------------------------------
@@ -742,7 +743,7 @@ def test_another_format_version(store, x_file, tmp_path, nothing_written):
         ("build", x_file, store, *KERNELS, *THREADS),
         ("run", x_file, *FIT, "--out", tmp_path / "run", "--store", store, *KERNELS, *THREADS),
     ):
-        assert all_named(("format version 99", "reads 2"), refused(*command))
+        assert all_named(("format version 99", "reads 3"), refused(*command))
     assert "99" in raised(lambda: GMKCF(K).fit(store), StoreError)
 
 

@@ -21,6 +21,7 @@ from sklearn.datasets import dump_svmlight_file
 
 from gmkcf_dask import KernelStore, __version__, scores
 from gmkcf_dask.cli import main
+from gmkcf_dask.kernels.manifest import sealed
 from gmkcf_dask.methods.gmkcf import Gmkcf
 
 N, K = 48, 3
@@ -283,7 +284,7 @@ def interrupt(store: Path, *, resolved: bool) -> None:
         found["stored_minima"] = None
         for kernel in found["kernels"]:
             kernel |= dict.fromkeys(("sigma", "d2_max", "minimum", "maximum"))
-    (store / "manifest.json").write_text(json.dumps(found))
+    (store / "manifest.json").write_bytes(sealed(found))
 
 
 @pytest.mark.parametrize("resolved", [True, False], ids=["half of the tiles", "no statistics yet"])

@@ -89,6 +89,6 @@ def test_paper_corpora_read_as_they_are(paper_data):
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no shell here")
-@pytest.mark.parametrize("script", ["demo", "test", "environment", "out_of_core"])
+@pytest.mark.parametrize("script", ["demo", "test", "environment", "out_of_core", "chaos"])
 def test_shell_scripts_parse(script):
     assert subprocess.run(["bash", "-n", ROOT / "scripts" / script], check=False).returncode == 0

@@ -15,6 +15,7 @@ from gmkcf_dask.engine.tiled import TiledKernels
 from gmkcf_dask.errors import InputError, StoreError
 from gmkcf_dask.graph import Runner
 from gmkcf_dask.kernels import build as build_module
+from gmkcf_dask.kernels import tasks as tasks_module
 from gmkcf_dask.kernels.build import KernelRequest, build_store
 from gmkcf_dask.kernels.duplicates import _most_at_once, difference, stored_names
 from gmkcf_dask.kernels.specs import precomputed_specs
@@ -93,7 +94,7 @@ def test_operators_agree_on_merged_kernels(tmp_path, rng):
 def test_a_resumed_build_compares_what_it_began_to_compare(tmp_path, family, monkeypatch):
     """Another plan of pairs after a break must not count tiles that were never compared."""
     monkeypatch.setattr(build_module, "_SECONDS_BETWEEN_MANIFESTS", 0.0)
-    original, calls = build_module._run_tasks, []
+    original, calls = build_module.run_tasks, []
 
     def break_off(task, tiles, per_task, runner):
         if calls:
@@ -102,7 +103,7 @@ def test_a_resumed_build_compares_what_it_began_to_compare(tmp_path, family, mon
         return original(task, tiles, per_task, runner)
 
     with monkeypatch.context() as patch:
-        patch.setattr(build_module, "_run_tasks", break_off)
+        patch.setattr(build_module, "run_tasks", break_off)
         patch.setattr(build_module.Comparison, "plan", lambda *_: build_module.Comparison({}, 1.0))
         with pytest.raises(KeyboardInterrupt):
             store_of(tmp_path / "s.zarr", family, 0.5)
@@ -145,7 +146,7 @@ def test_every_operation_sees_all_kernels(tmp_path, rng, family, precision, monk
 
 def test_a_broken_off_build_remembers_differences(tmp_path, family, monkeypatch):
     calls = []
-    original = build_module._run_tasks
+    original = build_module.run_tasks
 
     def break_off(task, tiles, per_task, runner):
         calls.append(len(tiles))
@@ -154,9 +155,9 @@ def test_a_broken_off_build_remembers_differences(tmp_path, family, monkeypatch)
         return original(task, tiles, per_task, runner)
 
     monkeypatch.setattr(build_module, "_SECONDS_BETWEEN_MANIFESTS", 0.0)
-    monkeypatch.setattr(build_module, "_BATCHES", 2)
+    monkeypatch.setattr(tasks_module, "_BATCHES", 2)
     with monkeypatch.context() as patch:
-        patch.setattr(build_module, "_run_tasks", break_off)
+        patch.setattr(build_module, "run_tasks", break_off)
         with pytest.raises(KeyboardInterrupt):
             store_of(tmp_path / "s.zarr", family)
     resumed = store_of(tmp_path / "s.zarr", family)

@@ -19,8 +19,10 @@ from gmkcf_dask.graph import Runner
 from gmkcf_dask.kernels import build as build_module
 from gmkcf_dask.kernels.build import KernelRequest, build_store
 from gmkcf_dask.kernels.features import PairTile
+from gmkcf_dask.kernels.manifest import sealed
 from gmkcf_dask.kernels.specs import PAPER12, Rbf, resolve_kernels
 from gmkcf_dask.kernels.statistics import GatherDistancesAndRanges, GatherRowSums, run_here
+from gmkcf_dask.kernels.tiles import ResolvedKernel
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.plan import Tiling, build_task_bytes
 from gmkcf_dask.workflow import stored_kernels
@@ -214,7 +216,7 @@ def test_a_nearly_finished_build_needs_little_disk(tmp_path, x_file, monkeypatch
     assert gmkcf(*build).exit_code == 0
     manifest = json.loads((path / "manifest.json").read_text())
     manifest |= {"complete": False, "tiles_done": manifest["tiles_done"][:-1]}
-    (path / "manifest.json").write_text(json.dumps(manifest))
+    (path / "manifest.json").write_bytes(sealed(manifest))
     monkeypatch.setattr("gmkcf_dask.workflow.free_disk", lambda path: 2 * 5 * 5 * 4)
     assert gmkcf(*build).exit_code == 0
     assert KernelStore.open(path).manifest.complete
@@ -263,15 +265,13 @@ def test_peak_of_a_building_task_is_planned(tmp_path, rng):
     store = build_store(tmp_path / "s.zarr", request, Runner(), block=block)
     features, tiling = store.features(), Tiling(n, block)
     kernels = tuple(
-        build_module.ResolvedKernel(
-            spec=spec, **{k: v for k, v in vars(record).items() if k != "name"}
-        )
+        ResolvedKernel(spec=spec, **{k: v for k, v in vars(record).items() if k != "name"})
         for spec, record in zip(PAPER12, store.manifest.kernels, strict=True)
     )
     planned = build_task_bytes(block, 16 * X.nnz * block // n)
     comparison = build_module.Comparison({"rbf_100": "rbf_50", "cosine": "rbf_10"}, 1.0)
     tasks = {
-        "write": lambda: build_module._WriteTiles(store, features, kernels, comparison)(
+        "write": lambda: build_module.WriteTiles(store, features, kernels, comparison)(
             np.array([1])
         ),
         "statistics": lambda: run_here(

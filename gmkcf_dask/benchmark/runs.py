@@ -21,13 +21,14 @@ from gmkcf_dask.engine.operators import KernelStack
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.files import get, make_folder, put_atomic
-from gmkcf_dask.kernels.build import KernelRequest
 from gmkcf_dask.kernels.manifest import package_versions
+from gmkcf_dask.kernels.request import KernelRequest
 from gmkcf_dask.kernels.specs import PAPER12, Normalization
 from gmkcf_dask.methods.base import MEAN
 from gmkcf_dask.methods.gmkcf import Gmkcf
 from gmkcf_dask.methods.rmkkm import Rmkkm
 from gmkcf_dask.results.metrics import scores
+from gmkcf_dask.security import is_plain_name
 
 RUNS, SETTINGS = "runs.csv", "benchmark.json"
 KERNEL_NAMES = tuple(spec.name for spec in PAPER12)
@@ -73,6 +74,8 @@ class Benchmark:
         if not self.datasets or not self.entries:
             raise InputError("there is nothing to run: name at least one data set and one method")
         for dataset in self.datasets:
+            if not is_plain_name(dataset):
+                raise InputError(f"data set {dataset!r} is not the plain name of a NAME.mat file")
             if not self.file_of(dataset).is_file():
                 raise InputError(
                     f"{self.file_of(dataset)} is not there: --data must name the folder that "

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,43 +12,29 @@ from typing import Any
 import click
 
 from gmkcf_dask import __version__
+from gmkcf_dask.cli.group import Group
 from gmkcf_dask.cli.options import (
     METHOD_PARAMETERS,
     cluster_options,
     clusters_option,
     fit_options,
+    force_option,
     input_argument,
     kernel_options,
     normalization_option,
+    open_place,
     text_options,
 )
-from gmkcf_dask.errors import GmkcfError, InputError
+from gmkcf_dask.cli.report import report_many, report_one
+from gmkcf_dask.cli.signals import or_interrupt
+from gmkcf_dask.errors import InputError, NotPositiveError
 from gmkcf_dask.plan import human_bytes
+from gmkcf_dask.redact import redacted
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 100}
 
 
-class _Group(click.Group):
-    """Turns our errors into one sentence on standard error and an exit code."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except GmkcfError as error:
-            click.echo(f"error: {error}", err=True)
-            sys.exit(error.exit_code)
-        except KeyboardInterrupt:
-            click.echo(
-                "interrupted: a store that was begun is kept, the same command goes on with it",
-                err=True,
-            )
-            sys.exit(130)
-        except OSError as error:  # disk full, a vanished path: the system's own words
-            click.echo(f"error: {error}", err=True)
-            sys.exit(GmkcfError.exit_code)
-
-
-@click.group(cls=_Group, context_settings=_SETTINGS)
+@click.group(cls=Group, context_settings=_SETTINGS)
 @click.version_option(__version__)
 def main() -> None:
     """Cluster samples with many kernels at once, in memory or far beyond it.
@@ -58,7 +42,9 @@ def main() -> None:
     INPUT is a .npz, .npy, .mtx, .svmlight or .mat matrix (rows are samples), a folder of .txt
     files, or a .jsonl or .csv file with a text column.
 
-    Exit codes: 0 done, 2 bad input or usage, 3 refused by the plan, 4 damaged store.
+    Exit codes: 0 done, 2 bad input or usage, 3 no room in memory or on disk, 4 damaged store, 5
+    cluster lost or no space for a checkpoint (to be resumed), 130 and 143 interrupted by SIGINT and
+    SIGTERM.
     """
 
 
@@ -76,7 +62,7 @@ def plan(input_path: str, n_clusters: int, **options: Any) -> None:
     with _notes():
         request = _request(input_path, options)
     Gmkcf(n_clusters).check_samples(request.n_samples)
-    with _cluster(request.n_samples, options, only_describe=True) as resources:
+    with open_place(request.n_samples, options, only_describe=True) as resources:
         here = workflow.free_disk(Path())
         the_plan = workflow.request_plan(request, n_clusters, resources, disk_free=here)
         click.echo(str(the_plan))
@@ -86,6 +72,7 @@ def plan(input_path: str, n_clusters: int, **options: Any) -> None:
 @main.command()
 @input_argument
 @click.argument("store", type=click.Path(path_type=Path))
+@force_option
 @kernel_options
 @text_options
 @cluster_options
@@ -95,10 +82,12 @@ def build(input_path: str, store: Path, **options: Any) -> None:
 
     with _notes():
         request = _request(input_path, options)
-    with _cluster(request.n_samples, options) as resources, _progress() as progress:
+    with open_place(request.n_samples, options) as resources, _progress() as progress:
         # building alone needs no place for a fused kernel
         the_plan = workflow.request_plan(request, 1, resources, store, residency="recompute")
-        built = workflow.build(store, request, the_plan, resources, progress)
+        built = workflow.build(
+            store, request, the_plan, resources, progress, force=options["force"]
+        )
     click.echo(
         f"{store}: {len(built.names)} kernels of {built.n_samples:,} samples, "
         f"{human_bytes(built.stored_bytes())} on disk"
@@ -117,13 +106,14 @@ def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
     from gmkcf_dask.results.run import check_run_folder
 
     method = _method(options)
-    check_run_folder(out, overwrite=overwrite)
+    resume = _resume(method, options, overwrite=overwrite)
+    check_run_folder(out, overwrite=overwrite, resume=resume)
     opened = KernelStore.open(store)
     method.check_samples(opened.n_samples)
     kernels = _kernels(options["kernel"], method, opened.names)
     for name in kernels if len(kernels) > 1 else ():
-        check_run_folder(out / name, overwrite=overwrite)
-    with _cluster(opened.n_samples, options) as resources:
+        check_run_folder(out / name, overwrite=overwrite, resume=resume, inside=out)
+    with open_place(opened.n_samples, options) as resources:
         _fit_and_report(out, opened, method, kernels, resources, options, {})
 
 
@@ -135,6 +125,7 @@ def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
     type=click.Path(path_type=Path),
     help="Where the kernels go; a store that fits is used again.  [default: OUT/store.zarr]",
 )
+@force_option
 @kernel_options
 @text_options
 @cluster_options
@@ -144,16 +135,17 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
     from gmkcf_dask.results.run import check_run_folder
 
     method = _method(options)
-    check_run_folder(out, overwrite=overwrite)
+    resume = _resume(method, options, overwrite=overwrite)
+    check_run_folder(out, overwrite=overwrite, resume=resume)
     watch = workflow.Stopwatch({})
     with _notes():
         request = watch.time("read", lambda: _request(input_path, options))
     method.check_samples(request.n_samples)
     kernels = _kernels(options["kernel"], method, tuple(spec.name for spec in request.specs))
     for name in kernels if len(kernels) > 1 else ():
-        check_run_folder(out / name, overwrite=overwrite)
+        check_run_folder(out / name, overwrite=overwrite, resume=resume, inside=out)
     path = store or out / "store.zarr"
-    with _cluster(request.n_samples, options) as resources:
+    with open_place(request.n_samples, options) as resources:
         replace = overwrite and store is None and workflow.is_other_store(path, request)
         the_plan = workflow.request_plan(
             request,
@@ -162,14 +154,17 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
             None if replace else path,
             disk_free=workflow.free_disk(path),
         )
-        click.echo(f"plan for {input_path} on {resources.description}")
+        click.echo(f"plan for {redacted(input_path)} on {resources.description}")
         for line in the_plan.lines():
             click.echo(f"  {line}")
         if replace:
-            shutil.rmtree(path)
+            workflow.remove_store(path, force=options["force"])
         with _progress() as progress:
             built = watch.time(
-                "build", lambda: workflow.build(path, request, the_plan, resources, progress)
+                "build",
+                lambda: workflow.build(
+                    path, request, the_plan, resources, progress, force=options["force"]
+                ),
             )
         _echo_duplicates(built)
         _fit_and_report(out, built, method, kernels, resources, options, watch.seconds)
@@ -247,7 +242,7 @@ def benchmark(
     sets = tuple(name.strip() for name in datasets.split(",") if name.strip())
     asked = Benchmark(data, out, sets, tuple(choose_entries(names)), n_seeds, normalization)
     options["cluster"] = options["cluster"] or "threads"
-    with _cluster(0, options) as resources, _progress() as progress:
+    with open_place(0, options) as resources, _progress() as progress:
 
         def say(line: str) -> None:
             progress.close()
@@ -271,7 +266,7 @@ def _echo_duplicates(store: Any) -> None:
 
 def _request(input_path: str, options: dict[str, Any]) -> Any:
     from gmkcf_dask.corpus import TextOptions, read_corpus, warn_about_zero_rows
-    from gmkcf_dask.kernels.build import KernelRequest
+    from gmkcf_dask.kernels.request import KernelRequest
     from gmkcf_dask.kernels.specs import resolve_kernels
     from gmkcf_dask.workflow import refuse_equal_rows
 
@@ -297,6 +292,21 @@ def _method(options: dict[str, Any]) -> Any:
     return make_method(options["method"], n_clusters=options["n_clusters"], **given)
 
 
+def _resume(method: Any, options: dict[str, Any], *, overwrite: bool) -> bool:
+    """Whether to go on; refused or said where a method keeps no checkpoints."""
+    resume: bool = options["resume"]
+    if resume and overwrite:
+        raise InputError("--resume goes on with a run and --overwrite drops it: choose one")
+    if method.run_type is None:
+        if options["checkpoint_every"] is not None:
+            raise InputError(
+                f"{method.name} is short and keeps no checkpoints: leave --checkpoint-every out"
+            )
+        if resume:
+            click.echo(f"note: {method.name} keeps no checkpoints and begins again", err=True)
+    return resume
+
+
 def _kernels(asked: str | None, method: Any, names: tuple[str, ...]) -> list[str]:
     """The kernels to run on: one, every one of them, or (methods of many kernels) no matter."""
     from gmkcf_dask.methods.base import MEAN, SingleKernelMethod
@@ -314,13 +324,6 @@ def _kernels(asked: str | None, method: Any, names: tuple[str, ...]) -> list[str
     return [asked or MEAN]
 
 
-def _cluster(n_samples: int, options: dict[str, Any], *, only_describe: bool = False) -> Any:
-    from gmkcf_dask.cluster import open_cluster
-
-    where = (options["cluster"], n_samples, options["workers"], options["memory"])
-    return open_cluster(*where, only_describe=only_describe)
-
-
 def _fit_and_report(
     out: Path,
     store: Any,
@@ -331,61 +334,40 @@ def _fit_and_report(
     seconds: dict[str, float],
 ) -> None:
     from gmkcf_dask import workflow
+    from gmkcf_dask.results.checkpoints import FOLDER, has_checkpoint
 
-    with _progress() as progress:
-        found = workflow.fit_into(
-            out,
-            store,
-            method,
-            resources,
-            seed=options["seed"],
-            kernels=kernels,
-            listen=progress,
-            watch=workflow.Stopwatch(seconds),
-        )
+    folder = out / FOLDER
+    if options["resume"] and not has_checkpoint(folder):
+        click.echo(f"note: there is no checkpoint in {out}, beginning at the beginning", err=True)
+    try:
+        with _progress() as progress:
+            found = workflow.fit_into(
+                out,
+                store,
+                method,
+                resources,
+                seed=options["seed"],
+                kernels=kernels,
+                listen=or_interrupt(progress),
+                watch=workflow.Stopwatch(seconds),
+                checkpoint_every=options["checkpoint_every"],
+                resume=options["resume"],
+            )
+    except (InputError, NotPositiveError):
+        raise  # going on would end there again
+    except BaseException:
+        click.get_current_context().find_root().obj.resumable = has_checkpoint(folder)
+        raise
     for note in found[0][1]["warnings"]:
         click.echo(f"note: {note}", err=True)
     if len(found) == 1:
-        _report_one(*found[0])
+        report_one(*found[0])
     else:
-        _report_many([clustering for clustering, _ in found])
+        report_many([clustering for clustering, _ in found])
     spent = ", ".join(f"{stage} {value:.1f} s" for stage, value in found[-1][1]["seconds"].items())
     click.echo(f"time: {spent}")
     where = out if len(found) == 1 else out / "KERNEL"
     click.echo(f"results: {where}/labels.csv, {where}/result.json, {where}/factors.npz")
-
-
-def _report_one(found: Any, result: dict[str, Any]) -> None:
-    state = "converged" if found.converged else "not converged"
-    click.echo(
-        f"{result['method']}: {found.n_iter} iterations, {state}, objective {found.objective:.6g}"
-        + (f" (run {best_run(found) + 1} of {len(found.runs)})" if len(found.runs) > 1 else "")
-    )
-    click.echo("clusters")
-    for cluster in result["clusters"]:
-        words = ", ".join(cluster["terms"])
-        click.echo(f"  {cluster['label']:>3}  {cluster['size']:>7,}  {words}".rstrip())
-    click.echo("kernel weights")
-    largest = max(found.weights)
-    for name, weight in zip(found.kernel_names, found.weights, strict=True):
-        click.echo(f"  {name:<14}{weight:.4f}  {'█' * round(30 * weight / largest)}".rstrip())
-
-
-def _report_many(found: list[Any]) -> None:
-    click.echo(f"{'kernel':<14}{'objective':>13}{'iterations':>12}  cluster sizes")
-    for one in found:
-        sizes = sorted(
-            (int((one.labels == c).sum()) for c in set(one.labels.tolist())), reverse=True
-        )
-        shown = " ".join(map(str, sizes[:8])) + (" …" if len(sizes) > 8 else "")
-        mark = "" if one.converged else "  not converged"
-        click.echo(f"{one.kernel:<14}{one.objective:>13.6g}{one.n_iter:>12}  {shown}{mark}")
-
-
-def best_run(found: Any) -> int:
-    """Number of the restart that was kept."""
-    objectives = [run.objective for run in found.runs]
-    return objectives.index(min(objectives))
 
 
 @contextmanager

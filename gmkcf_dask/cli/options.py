@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from gmkcf_dask.graph import STALL_SECONDS
 from gmkcf_dask.plan import STORED_BYTES
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -53,6 +55,36 @@ cluster_options = _options(
         callback=_bytes,
         metavar="BYTES",
         help="Memory per worker, such as 2GiB.  [default: an equal share of what is free]",
+    ),
+    click.option(
+        "--tls-ca",
+        type=click.Path(path_type=Path),
+        help="For tls:// addresses and local: the cluster's authority, PEM.  [default: Dask's "
+        "configuration]",
+    ),
+    click.option(
+        "--tls-cert",
+        type=click.Path(path_type=Path),
+        help="Our certificate, PEM.  [default: Dask's configuration]",
+    ),
+    click.option(
+        "--tls-key",
+        type=click.Path(path_type=Path),
+        help="Its key, PEM.  [default: Dask's configuration]",
+    ),
+    click.option(
+        "--insecure",
+        is_flag=True,
+        help="Talk to a scheduler on another machine without encryption.",
+    ),
+    click.option(
+        "--dashboard", is_flag=True, help="local: serve Dask's dashboard, on loopback only."
+    ),
+    click.option(
+        "--stall-timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=STALL_SECONDS,
+        help="Seconds without any progress after which a cluster is given up.",
     ),
 )
 normalization_option = click.option(
@@ -172,6 +204,18 @@ fit_options = _options(
         "--out", type=click.Path(path_type=Path), required=True, help="Folder for the results."
     ),
     click.option("--overwrite", is_flag=True, help="Replace the results of another run in --out."),
+    click.option(
+        "--resume",
+        is_flag=True,
+        help="Go on from the checkpoint in --out; without one, from the beginning.",
+    ),
+    click.option(
+        "--checkpoint-every",
+        metavar="ITERATIONS",
+        type=click.IntRange(min=1),
+        help="gmkcf, kcf, rmkkm, kkm: how often to write a checkpoint into --out.  [default: as "
+        "often as it takes a twentieth of the time]",
+    ),
     click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of all randomness."),
     click.option(
         "--method",
@@ -187,4 +231,25 @@ fit_options = _options(
     ),
     method_options,
 )
+force_option = click.option(
+    "--force", is_flag=True, help="Take over a store whose writer was killed and left it locked."
+)
 input_argument = click.argument("input_path", metavar="INPUT")
+
+
+@contextmanager
+def open_place(
+    n_samples: int, options: dict[str, Any], *, only_describe: bool = False
+) -> Iterator[Any]:
+    """The resources that the cluster options ask for."""
+    from gmkcf_dask.cluster import Access, open_cluster
+    from gmkcf_dask.security import certificates
+
+    where = (options["cluster"], n_samples, options["workers"], options["memory"])
+    tls = certificates(options["tls_ca"], options["tls_cert"], options["tls_key"])
+    access = Access(tls, options["insecure"], options["dashboard"])
+    how: dict[str, Any] = {"access": access, "stall_timeout": options["stall_timeout"]}
+    with open_cluster(*where, only_describe=only_describe, **how) as resources:
+        if resources.dashboard:
+            click.echo(f"dashboard: {resources.dashboard}")
+        yield resources

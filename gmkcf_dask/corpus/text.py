@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from gmkcf_dask.corpus.limits import refuse_shape
 from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.corpus.validate import as_features, check_ids, check_labels
 from gmkcf_dask.errors import InputError
@@ -136,19 +137,34 @@ def corpus_from_records(records: Iterable[Record], options: TextOptions) -> Corp
     Corpus
         With X a csr_array of shape (n_samples, n_terms).
     """
-    table = list(records)
-    if not table:
+    texts: list[str] = []
+    columns: dict[str, str] = {}
+    names: dict[str, list[object]] = {}
+    for record in records:
+        if not texts:
+            columns = _named_columns(record, options)
+            names = {column: [] for column in columns.values()}
+        # the other fields are dropped here: they may be many times as large
+        texts.append(_text(record, options.text_column))
+        for column, found in names.items():
+            found.append(_name(record, column))
+        refuse_shape((len(texts),))
+    if not texts:
         raise InputError("the file holds no documents: give at least one.")
-    _, first = table[0]
-    _refuse_numbers(first, options.text_column)
-    id_column = options.id_column or ("id" if "id" in first else None)
-    label_column = options.label_column or ("label" if "label" in first else None)
-    return corpus_from_texts(
-        [_text(record, options.text_column) for record in table],
-        None if id_column is None else [_name(record, id_column) for record in table],
-        None if label_column is None else [_name(record, label_column) for record in table],
-        options,
-    )
+    ids, labels = (names.get(columns.get(what, "")) for what in ("id", "label"))
+    return corpus_from_texts(texts, ids, labels, options)
+
+
+def _named_columns(first: Record, options: TextOptions) -> dict[str, str]:
+    """The columns for id and label, if there are any."""
+    _, fields = first
+    _refuse_numbers(fields, options.text_column)
+    asked = {"id": options.id_column, "label": options.label_column}
+    return {
+        what: column or what
+        for what, column in asked.items()
+        if column is not None or what in fields
+    }
 
 
 def _min_df(options: TextOptions, n: int) -> int | float:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from gmkcf_dask.corpus.limits import refuse_shape
 from gmkcf_dask.corpus.model import Floats, Matrix
 from gmkcf_dask.errors import DataWarning, InputError
 
@@ -173,6 +174,7 @@ def _check_shape(shape: tuple[int, ...]) -> None:
             f"X has {len(shape)} dimension(s) but needs 2, samples by features. Reshape your data: "
             "X.reshape(-1, 1) if it has a single feature, X.reshape(1, -1) if a single sample."
         )
+    refuse_shape(shape)
     n_samples, n_features = shape
     if n_samples == 0:
         raise InputError(f"X has 0 sample(s) (shape={shape}) while a minimum of 1 is required.")

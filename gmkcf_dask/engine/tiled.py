@@ -7,9 +7,9 @@ sums them in tile order: the result is the same bits on every scheduler.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -118,21 +118,7 @@ class TiledKernels:
         return self.fuse(np.eye(len(self.names))[i], keep=self.residency == "memory")
 
     def errors(self, U: Floats, V: Floats) -> Floats:
-        m = len(self.names)
-        sums = da.blockwise(
-            _errors_task,
-            "im",
-            self.index(),
-            "i",
-            new_axes={"m": m},
-            adjust_chunks={"i": 1},
-            F=self.factor(error_factors(U, V)),
-            reader=self._reader,
-            dtype=np.float64,
-            meta=np.empty((0, 0)),
-            name=_unique("errors"),
-        )
-        partial_sums = self._runner.compute(sums)
+        partial_sums = self._computed(lambda: self._error_sums(error_factors(U, V)))
         return finite(self.traces + np.sum(partial_sums, axis=0), "the reconstruction error")
 
     def matmul_each(self, Zs: Floats | Sequence[Floats], *, split: bool = False) -> list[Floats]:
@@ -142,15 +128,16 @@ class TiledKernels:
             needed = np.unique(np.concatenate([np.r_[columns[i]] for i in kernels]))
             first = int(needed[0])
             own = {i: slice(columns[i].start - first, columns[i].stop - first) for i in kernels}
-            total = self.summed(
+            products = partial(
+                self.summed,
                 _product_each_task,
                 self.factor(Z[:, needed]),
                 reader=self._reader,
                 columns=own,
                 split=split,
             )
-            partial = unbox(self._runner.compute(total))
-            found |= assemble_each(partial, self._reader.tiling, own, split=split)
+            summed = unbox(self._computed(products))
+            found |= assemble_each(summed, self._reader.tiling, own, split=split)
         return in_order(found, self.names, self.n_samples)
 
     def _within_memory(self, columns: Sequence[slice], *, split: bool) -> Iterator[list[int]]:
@@ -169,7 +156,27 @@ class TiledKernels:
         if group:
             yield group
 
+    def _computed(self, graph: Callable[[], da.Array]) -> Any:
+        """The result of a graph, made anew where workers or the connection were lost."""
+        return self._runner.retry(lambda: self._runner.compute(graph()))
+
     # graph pieces
+
+    def _error_sums(self, F: Floats) -> da.Array:
+        """What every group of tiles adds to the m errors, shape (groups, m)."""
+        return da.blockwise(
+            _errors_task,
+            "im",
+            self.index(),
+            "i",
+            new_axes={"m": len(self.names)},
+            adjust_chunks={"i": 1},
+            F=self.factor(F),
+            reader=self._reader,
+            dtype=np.float64,
+            meta=np.empty((0, 0)),
+            name=_unique("errors"),
+        )
 
     def index(self) -> da.Array:
         """Tile numbers, g per block, made inside the tasks that use them."""
@@ -253,23 +260,24 @@ class TiledFusedKernel(FusedAnswers):
             self._scratch = None
 
     def _product(self, Z: Floats, *, split: bool) -> Floats:
-        stack, tiling = self._stack, self._stack._reader.tiling
-        factor, runner = stack.factor(Z), stack._runner
-        options: dict[str, Any] = {"tiling": tiling, "split": split}
-        if self.residency == "memory":
-            first = self._kept is None
-            kw = stack.fused_tiles(self._fused.weights) if self._kept is None else self._kept
-            total = stack.summed(_product_of_blocks_task, factor, kw, **options)
-            if first:
-                self._kept, total = runner.keep(kw, total)
-                result = runner.fetch(total)
-            else:
-                result = runner.compute(total)
-        else:
-            total = stack.summed(_product_task, factor, source=self._tile_source(), **options)
-            result = runner.compute(total)
+        # a kept collection with a lost task stays lost: it is dropped, and fused again from w
+        result = self._stack._runner.retry(lambda: self._summed_product(Z, split), self.release)
         width = Z.shape[1] * (2 if split else 1)
-        return finite(assemble(unbox(result), tiling, width), "K Z")
+        return finite(assemble(unbox(result), self._stack._reader.tiling, width), "K Z")
+
+    def _summed_product(self, Z: Floats, split: bool) -> Any:
+        stack, runner = self._stack, self._stack._runner
+        factor = stack.factor(Z)
+        options: dict[str, Any] = {"tiling": stack._reader.tiling, "split": split}
+        if self.residency != "memory":
+            source = self._tile_source()
+            return runner.compute(stack.summed(_product_task, factor, source=source, **options))
+        kw = stack.fused_tiles(self._fused.weights) if self._kept is None else self._kept
+        total = stack.summed(_product_of_blocks_task, factor, kw, **options)
+        if self._kept is not None:
+            return runner.compute(total)
+        self._kept, total = runner.keep(kw, total)
+        return runner.fetch(total)
 
     def _tile_source(self) -> TileSource:
         """Where later products read from; the first one writes scratch as it goes."""

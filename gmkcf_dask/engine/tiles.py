@@ -231,7 +231,8 @@ def as_factor(Z: Floats, dtype: np.dtype[Any]) -> AnyFloats:
     """An n×c factor in the dtype of the tiles, in C order: BLAS sums other orders otherwise."""
     if dtype == np.float64:
         return np.ascontiguousarray(Z)
-    return np.ascontiguousarray(np.where(np.abs(Z) < TINY, 0.0, Z), dtype)
+    with np.errstate(over="ignore"):  # beyond float32: the product is refused as not finite
+        return np.ascontiguousarray(np.where(np.abs(Z) < TINY, 0.0, Z), dtype)
 
 
 class Product:

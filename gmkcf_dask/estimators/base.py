@@ -7,6 +7,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,17 +23,21 @@ from gmkcf_dask.corpus.validate import as_features, warn_about_zero_rows
 from gmkcf_dask.engine.operators import KernelStack
 from gmkcf_dask.errors import DataWarning, InputError, StoreError
 from gmkcf_dask.events import Event, Listener
-from gmkcf_dask.kernels.build import KernelRequest
+from gmkcf_dask.files import check_writable
+from gmkcf_dask.kernels.request import KernelRequest
 from gmkcf_dask.kernels.specs import precomputed_specs, resolve_kernels
 from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.methods.base import Method
 from gmkcf_dask.methods.registry import make_method, parameters_of
 from gmkcf_dask.progress import Progress
+from gmkcf_dask.results.checkpoints import has_checkpoint, open_checkpoints, remove_checkpoints
 from gmkcf_dask.workflow import (
     build,
     dense_kernels,
     refuse_equal_rows,
+    request_identity,
     request_plan,
+    store_identity,
     store_plan,
     stored_kernels,
 )
@@ -70,6 +75,11 @@ PARAMETERS = """
         Cluster for work on a store; the current client when there is one, else threads.
     callbacks : list of callables, optional
         Each gets every event: `IterationDone`, or `StageProgress` where restarts run together.
+    checkpoint_dir : path, optional
+        Folder for checkpoints of a running fit (GMKCF, KCF, RMKKM, kernel k-means; the spectral
+        methods are short and keep none): written as often as it takes a twentieth of the time, and
+        when a fit is broken off; gone when it is done. `fit(X, resume=True)` goes on from there, to
+        the same bits. Needs a whole number as random_state.
     verbose : int, default=0
         Above 0, progress on standard error."""
 
@@ -103,6 +113,7 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
     store: str | Path | None = None
     client: Client | None = None
     callbacks: Sequence[Callable[[Event], object]] | None = None
+    checkpoint_dir: str | Path | None = None
     verbose: int = 0
 
     @abstractmethod
@@ -124,7 +135,7 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
         names = parameters_of(self.method_name)
         return make_method(self.method_name, **{name: getattr(self, name) for name in names})
 
-    def fit(self, X: Any, y: object = None) -> Any:
+    def fit(self, X: Any, y: object = None, resume: bool = False) -> Any:
         """Cluster samples.
 
         Parameters
@@ -133,6 +144,8 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
             Features; or the path of a finished store, or an opened `KernelStore`; or, with
             precomputed kernels, an array of shape (m, n, n) or a list of (n, n) arrays.
         y : ignored
+        resume : bool, default=False
+            Go on from the checkpoint in `checkpoint_dir`; without one, from the beginning.
 
         Returns
         -------
@@ -141,10 +154,20 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
         method = self._method()
         seed = seed_of(self.random_state)
         self._check_types()
+        self._check_checkpoints(resume=resume)
         listen, close = _listeners(self.callbacks, self.verbose)
         try:
-            stack = self._stack(X, method, listen)
-            (found,) = workflow.fit(stack, method, [seed], [self._used_kernel(stack.names)], listen)
+            stack, identity = self._stack(X, method, listen)
+            kernels = [self._used_kernel(stack.names)]
+            if self.checkpoint_dir is None:
+                (found,) = workflow.fit(stack, method, [seed], kernels, listen)
+            else:
+                fingerprint = workflow.run_fingerprint(identity(), method, seed, kernels)
+                folder = Path(self.checkpoint_dir)
+                kept = open_checkpoints(folder, fingerprint, resume=resume)
+                with kept.until_done():
+                    (found,) = workflow.fit(stack, method, [seed], kernels, listen, kept)
+                remove_checkpoints(folder)
         finally:
             close()
         self.labels_ = found.labels
@@ -158,7 +181,10 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
             setattr(self, f"{name}_", values)
         return self
 
-    def _stack(self, X: Any, method: Method, listen: Listener) -> KernelStack:
+    def _stack(
+        self, X: Any, method: Method, listen: Listener
+    ) -> tuple[KernelStack, Callable[[], dict[str, Any]]]:
+        """The kernels, and what tells them from others."""
         if isinstance(X, str | Path):
             X = KernelStore.open(X)
         if isinstance(X, KernelStore):
@@ -167,7 +193,7 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
             self.__dict__.pop("n_features_in_", None)  # of an earlier fit on features
             resources = self._resources()
             plan = store_plan(X, method.n_clusters, resources)
-            return stored_kernels(X, plan, resources)
+            return stored_kernels(X, plan, resources), partial(store_identity, X)
         request = self._request(X)
         method.check_samples(request.n_samples)
         if self.store is None:
@@ -177,17 +203,35 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
                     DataWarning,
                     stacklevel=3,
                 )
-            return dense_kernels(request, listen)
+            dense = dense_kernels(request, listen)
+            return dense, partial(request_identity, request, dense.block_size)
         resources, path = self._resources(), Path(self.store)
         plan = request_plan(request, method.n_clusters, resources, path)
         store = build(path, request, plan, resources, listen)
-        return stored_kernels(store, plan, resources)
+        return stored_kernels(store, plan, resources), partial(store_identity, store)
 
     def _check_types(self) -> None:
         if not isinstance(self.store, str | Path | None):
             raise InputError(f"store must be a path, not {self.store!r}")
+        if not isinstance(self.checkpoint_dir, str | Path | None):
+            raise InputError(f"checkpoint_dir must be a path, not {self.checkpoint_dir!r}")
         if not isinstance(self.callbacks, list | tuple | None):
             raise InputError(f"callbacks must be a list of callables, not {self.callbacks!r}")
+
+    def _check_checkpoints(self, *, resume: bool) -> None:
+        if self.checkpoint_dir is None:
+            if resume:
+                raise InputError("resume=True needs checkpoint_dir, the folder to go on from")
+            return
+        if not isinstance(self.random_state, numbers.Integral):
+            raise InputError("checkpoint_dir needs a whole number as random_state: it must be told")
+        folder = Path(self.checkpoint_dir)
+        check_writable(folder, "checkpoints")
+        if has_checkpoint(folder) and not resume:
+            raise InputError(
+                f"{folder} holds the checkpoint of a fit that did not come to its end: go on with "
+                "fit(X, resume=True), or remove the folder"
+            )
 
     def _refuse_other_parameters(self, store: KernelStore) -> None:
         """A parameter left at its default takes what the store has; one that was set must agree."""

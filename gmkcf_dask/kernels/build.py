@@ -5,144 +5,47 @@ Both walk the same tiles with the same functions; only who holds the result diff
 
 from __future__ import annotations
 
+import errno
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property, partial, reduce
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial, reduce
 from itertools import count
 from operator import add
 from pathlib import Path
 from threading import Lock
 from typing import Any
-from uuid import uuid4
 
-import dask.array as da
 import numpy as np
 import numpy.typing as npt
 
 from gmkcf_dask.blas import on_cores
-from gmkcf_dask.corpus.model import Corpus
-from gmkcf_dask.errors import InputError, StoreError
+from gmkcf_dask.errors import DamagedStoreError, DiskFullError, InputError, StoreError
 from gmkcf_dask.events import Listener, StageProgress, ignore
 from gmkcf_dask.graph import Runner
-from gmkcf_dask.kernels.duplicates import Comparison, Differences, stored_names
-from gmkcf_dask.kernels.features import ArrayFeatures, Features, NoFeatures, PairTile
-from gmkcf_dask.kernels.manifest import (
-    Manifest,
-    corpus_digests,
-    differences,
-    matrices_digest,
-    package_versions,
-)
-from gmkcf_dask.kernels.specs import (
-    NORMALIZATIONS,
-    SCALINGS,
-    KernelSpec,
-    Normalization,
-    Precomputed,
-    Scaling,
-    check_matrix,
-    check_names,
-    check_option,
-)
+from gmkcf_dask.kernels.check import find_bad_tiles
+from gmkcf_dask.kernels.digests import DigestTable
+from gmkcf_dask.kernels.duplicates import Comparison, stored_names
+from gmkcf_dask.kernels.features import Features, PairTile
+from gmkcf_dask.kernels.lease import Lease, confirm, writing
+from gmkcf_dask.kernels.manifest import Manifest, differences, vector_digest
+from gmkcf_dask.kernels.request import KernelRequest
 from gmkcf_dask.kernels.statistics import Gathered, resolve, run_here
-from gmkcf_dask.kernels.store import KernelStore, is_store, new_manifest_id, records
-from gmkcf_dask.kernels.tiles import (
-    CODE_SCALE,
-    STORED_DTYPE,
-    Norms,
-    ResolvedKernel,
-    resolve_options,
-    stored_tiles,
+from gmkcf_dask.kernels.store import KernelStore, is_store, records
+from gmkcf_dask.kernels.tasks import batches, run_tasks, tiles_per_build_task
+from gmkcf_dask.kernels.tiles import CODE_SCALE, STORED_DTYPE, stored_tiles
+from gmkcf_dask.kernels.writing import (
+    WriteTiles,
+    diagonal_from_tiles,
+    for_tasks,
+    pair_tile,
+    resolved_kernels,
 )
-from gmkcf_dask.plan import STORED_BYTES, Precision, Tiling, ceil_div, default_block
+from gmkcf_dask.plan import STORED_BYTES, Tiling, default_block, human_bytes
+from gmkcf_dask.security import refuse_link
 
-_BATCHES = 32
 _SECONDS_BETWEEN_MANIFESTS = 2.0
-
-
-@dataclass(frozen=True)
-class KernelRequest:
-    """Which kernels are wanted of which data, with every option that changes their values.
-
-    Parameters
-    ----------
-    corpus : Corpus or None
-        None where every kernel is precomputed.
-    specs : tuple of KernelSpec
-    block : int or None
-        Tile edge; None leaves the choice to the plan, and lets any existing store do.
-    merge_duplicates : float
-        Kernels of a store that differ nowhere by more than this share their tiles.
-    """
-
-    corpus: Corpus | None
-    specs: tuple[KernelSpec, ...]
-    normalization: Normalization = "unit"
-    scaling: Scaling = "minmax"
-    precision: Precision = "float32"
-    block: int | None = None
-    merge_duplicates: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.merge_duplicates < 1.0:
-            raise InputError(
-                f"merge_duplicates must be a tolerance from 0 to 1, not {self.merge_duplicates}"
-            )
-        check_option("normalization", self.normalization, NORMALIZATIONS)
-        check_option("scaling", self.scaling, SCALINGS)
-        check_option("precision", self.precision, tuple(STORED_BYTES))
-        check_names(self.specs)
-        for spec in self.precomputed:
-            check_matrix(spec, self.n_samples)
-
-    @property
-    def n_samples(self) -> int:
-        if self.corpus is not None:
-            return self.corpus.n_samples
-        first = self.specs[0]
-        assert isinstance(first, Precomputed)
-        return int(first.matrix.shape[0])
-
-    @property
-    def kernels(self) -> tuple[ResolvedKernel, ...]:
-        """Kernels with their options, statistics not yet known."""
-        return tuple(resolve_options(s, self.normalization, self.scaling) for s in self.specs)
-
-    @property
-    def features(self) -> Features:
-        if self.corpus is None:
-            return NoFeatures(self.n_samples)
-        return ArrayFeatures(self.corpus.X)
-
-    @property
-    def precomputed(self) -> tuple[Precomputed, ...]:
-        return tuple(spec for spec in self.specs if isinstance(spec, Precomputed))
-
-    @cached_property
-    def inputs(self) -> dict[str, str]:
-        """Digests of all that comes in."""
-        inputs = {} if self.corpus is None else corpus_digests(self.corpus)
-        if self.precomputed:
-            inputs["precomputed kernels"] = matrices_digest(self.precomputed)
-        return inputs
-
-    def manifest(self, block: int) -> Manifest:
-        """The manifest of a new store for this request."""
-        return Manifest(
-            store_id=new_manifest_id(),
-            n_samples=self.n_samples,
-            n_features=0 if self.corpus is None else self.corpus.n_features,
-            block_size=block,
-            precision=self.precision,
-            kernels=records(self.kernels),
-            inputs=self.inputs,
-            versions=package_versions(),
-            merge_tolerance=self.merge_duplicates,
-        )
 
 
 def build_tiles(
@@ -155,7 +58,7 @@ def build_tiles(
     tuple of ndarray, one per tile, each of shape (m, len I, len J)
     """
     features, tiling = request.features, Tiling(request.n_samples, block)
-    everything, step = range(tiling.n_tiles), _tiles_per_build_task(tiling)
+    everything, step = range(tiling.n_tiles), tiles_per_build_task(tiling)
     lock, done = Lock(), count(1)
 
     def sweep(gather: Callable[[PairTile], Gathered], what: str) -> Gathered:
@@ -165,7 +68,7 @@ def build_tiles(
 
     def make(t: int) -> npt.NDArray[Any]:
         stack = np.empty((len(kernels), *tiling.shape(t)), STORED_DTYPE[request.precision])
-        tile = _pair_tile(features, tiling, t)
+        tile = pair_tile(features, tiling, t)
         for room, (_, stored, _) in zip(
             stack, stored_tiles(kernels, tile, norms, request.precision), strict=True
         ):
@@ -202,6 +105,8 @@ def build_store(
     runner: Runner,
     listen: Listener = ignore,
     block: int | None = None,
+    *,
+    force: bool = False,
 ) -> KernelStore:
     """Write all kernels of a request into a store, or finish one that was begun.
 
@@ -213,6 +118,8 @@ def build_store(
         Where tile tasks run. Precomputed matrices live in this process, and so do their tasks.
     block : int, optional
         The plan's tile edge for a new store.
+    force : bool
+        Take over the lease of a writer that is gone.
     """
     store = find_store(path, request)
     if store is not None and store.manifest.complete:
@@ -220,32 +127,71 @@ def build_store(
         return store
     if request.precomputed:
         runner = Runner(n_threads=runner.n_threads)
-    if store is not None:
-        return _fill(store, request, runner, listen)
+    refuse_link(path, "a store")
+    KernelStore.check_place(path)
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    empty_before = path.exists()
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        edge = block or request.block or default_block(request.n_samples)
-        store = KernelStore.create(path, request.manifest(edge), request.corpus)
-        return _fill(store, request, runner, listen)
+        with _told_when_full(path, request), writing(path, force=force) as lease:
+            store = find_store(path, request)  # another writer may have been here meanwhile
+            if store is not None:
+                return _fill(store, request, runner, listen, lease)
+            edge = block or request.block or default_block(request.n_samples)
+            return _make(path, request, edge, runner, listen, lease)
     except InputError:
-        # the data themselves cannot be used: no later try could finish this store
-        shutil.rmtree(path, ignore_errors=True)
-        if empty_before:
-            path.mkdir()
         for folder in missing[1:]:
             with suppress(OSError):  # somebody put something there meanwhile
                 folder.rmdir()
         raise
 
 
-def _fill(
-    store: KernelStore, request: KernelRequest, runner: Runner, listen: Listener
+def _make(
+    path: Path, request: KernelRequest, edge: int, runner: Runner, listen: Listener, lease: Lease
 ) -> KernelStore:
+    """A new store; where the data themselves cannot be used, nothing is left of it."""
+    empty_before = path.exists()
+    try:
+        store = KernelStore.create(path, request.manifest(edge), request.corpus)
+        return _fill(store, request, runner, listen, lease)
+    except InputError:
+        # no later try could finish this store
+        shutil.rmtree(path, ignore_errors=True)
+        if empty_before:
+            path.mkdir()
+        raise
+
+
+@contextmanager
+def _told_when_full(path: Path, request: KernelRequest) -> Iterator[None]:
+    """A disk without room: said with what is still needed. What is there stays."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        done, edge = 0, request.block or default_block(request.n_samples)
+        if is_store(path):
+            manifest = Manifest.read(path)
+            done, edge = len(manifest.tiles_done), manifest.block_size
+        tiles = Tiling(request.n_samples, edge).n_tiles
+        size = edge * edge * STORED_BYTES[request.precision] * len(request.specs)
+        free = shutil.disk_usage(path.parent).free
+        raise DiskFullError(
+            f"the disk of {path} is full: {done} of {tiles} tiles are kept, the others need up to "
+            f"{human_bytes((tiles - done) * size)} and {human_bytes(free)} are free; make room and "
+            "run the same again, it goes on from there"
+        ) from error
+
+
+def _fill(
+    store: KernelStore, request: KernelRequest, runner: Runner, listen: Listener, lease: Lease
+) -> KernelStore:
+    if store.manifest.complete:
+        return store
     features: Features = request.features if request.corpus is None else store.features()
     if not store.manifest.resolved:
         store = _resolve_into(store, request, features, runner, listen)
-    return _write_tiles(store, request, features, runner, listen)
+    return _write_tiles(store, request, features, runner, listen, lease)
 
 
 def _resolve_into(
@@ -255,7 +201,7 @@ def _resolve_into(
     runner: Runner,
     listen: Listener,
 ) -> KernelStore:
-    tiling, per_task = store.tiling, _tiles_per_build_task(store.tiling)
+    tiling, per_task = store.tiling, tiles_per_build_task(store.tiling)
 
     def sweep(gather: Callable[[PairTile], Gathered], what: str) -> Gathered:
         def run(block: npt.NDArray[np.int64]) -> Gathered:
@@ -263,15 +209,15 @@ def _resolve_into(
 
         total: list[Gathered] = []  # nothing or one: folded batch by batch, to stay small
         listen(StageProgress(what, 0, tiling.n_tiles))
-        for group in _batches(range(tiling.n_tiles), per_task):
-            total = [reduce(add, total + _run_tasks(run, group, per_task, runner))]
+        for group in batches(range(tiling.n_tiles), per_task):
+            total = [reduce(add, total + run_tasks(run, group, per_task, runner))]
             done = int(group[-1]) + 1
             listen(StageProgress(what, done, tiling.n_tiles))
         return total[0]
 
     kernels, norms = resolve(request.kernels, features, tiling, sweep)
-    store.write_norms(norms)
-    return store.with_manifest(kernels=records(kernels), resolved=True)
+    vectors = store.write_norms(norms)
+    return store.with_manifest(kernels=records(kernels), resolved=True, vectors=vectors)
 
 
 def _write_tiles(
@@ -280,134 +226,96 @@ def _write_tiles(
     features: Features,
     runner: Runner,
     listen: Listener,
+    lease: Lease,
 ) -> KernelStore:
-    kernels = tuple(
-        ResolvedKernel(spec=spec, **{k: v for k, v in vars(record).items() if k != "name"})
-        for spec, record in zip(request.specs, store.manifest.kernels, strict=True)
-    )
-    tiling = store.tiling
+    kernels = resolved_kernels(store, request.specs)
+    tiling, per_task = store.tiling, tiles_per_build_task(store.tiling)
     if store.manifest.nearest is None:  # what was compared so far must be what is compared on
-        sample = _pair_tile(features, tiling, min(1, tiling.n_tiles - 1)).corner()
+        sample = pair_tile(features, tiling, min(1, tiling.n_tiles - 1)).corner()
         planned = Comparison.plan(kernels, sample, store.norms(), request.precision)
+        confirm(store.path, lease)
         store = store.with_manifest(nearest=dict(planned.nearest))
     nearest = store.manifest.nearest or {}
     comparison = Comparison(nearest, CODE_SCALE[request.precision] or 1.0)
-    write = _WriteTiles(store, features, kernels, comparison)
-    tiling, per_task = store.tiling, _tiles_per_build_task(store.tiling)
-    done = set(store.manifest.tiles_done)
+    write = WriteTiles(for_tasks(store), features, kernels, comparison)
+    done = _tiles_that_hold(store, runner, listen)
+    table = DigestTable(store.names, tiling.n_tiles, store.manifest.digests)
     minima = dict(store.manifest.stored_minima or dict.fromkeys(store.names, np.inf))
     apart = dict(store.manifest.differences)
+    sizes: dict[tuple[str, int], int] = {}
     todo = [t for t in range(tiling.n_tiles) if t not in done]
-    last_written = time.monotonic()
     tile_bytes = len(kernels) * tiling.block**2 * STORED_BYTES[request.precision]
+
+    def keep(**changes: Any) -> KernelStore:
+        confirm(store.path, lease)
+        return store.with_manifest(
+            tiles_done=tuple(sorted(done)),
+            stored_minima=minima,
+            differences=apart,
+            digests=table.as_text(store.names),
+            **changes,
+        )
+
+    last_written = time.monotonic()
     listen(StageProgress("write", len(done), tiling.n_tiles, len(done) * tile_bytes))
-    for group in _batches(todo, per_task):
-        for lowest, found in _run_tasks(write, group, per_task, runner):
-            minima = {name: min(minima[name], lowest[name]) for name in minima}
+    for group in batches(todo, per_task):
+        for written in run_tasks(write, group, per_task, runner):
+            minima = {name: min(minima[name], written.minima[name]) for name in minima}
+            found = written.differences
             apart |= {name: max(apart.get(name, 0.0), value) for name, value in found.items()}
+            for (name, t), (digest, size) in written.tiles.items():
+                table.put(name, t, digest)
+                sizes[name, t] = size
         done.update(int(t) for t in group)
         listen(StageProgress("write", len(done), tiling.n_tiles, len(done) * tile_bytes))
         if time.monotonic() - last_written > _SECONDS_BETWEEN_MANIFESTS:
-            store = store.with_manifest(
-                tiles_done=tuple(sorted(done)), stored_minima=minima, differences=apart
-            )
+            store = keep()
             last_written = time.monotonic()
     equal = store.equal_kernels()
-    store = store.with_manifest(
-        tiles_done=tuple(sorted(done)),
-        stored_minima=minima,
-        differences=apart,
-        stored_as=stored_names(store.names, equal, nearest, apart, request.merge_duplicates),
-        complete=True,
-    )
+    stored_as = stored_names(store.names, equal, nearest, apart, request.merge_duplicates)
+    # first what stands for what, then removing, then complete: a kill between them loses nothing
+    store = keep(stored_as=stored_as)
     store.drop_merged()
-    return store
+    return _complete(store, sizes, lease)
 
 
-@dataclass(frozen=True)
-class _WriteTiles:
-    """Task: compute and write the tiles of every kernel.
+def _tiles_that_hold(store: KernelStore, runner: Runner, listen: Listener) -> set[int]:
+    """Marked tiles of a build that broke off which are there to the last bit.
 
-    Returns each kernel's smallest value, and how far kernels are from those they are compared with.
+    A mark is on the disk before its tiles are: after a power cut they may be missing.
     """
-
-    store: KernelStore
-    features: Features
-    kernels: tuple[ResolvedKernel, ...]
-    comparison: Comparison
-
-    def __call__(self, tiles: npt.NDArray[np.int64]) -> tuple[dict[str, float], Differences]:
-        norms: Norms = self.store.norms()
-        minima: dict[str, float] = dict.fromkeys(self.store.names, np.inf)
-        differences: Differences = {}
-        for t in tiles:
-            tile = _pair_tile(self.features, self.store.tiling, int(t))
-            made = stored_tiles(self.kernels, tile, norms, self.store.manifest.precision)
-            # one kernel is compressed and written while the next is computed
-            with ThreadPoolExecutor(1) as writer:
-                last: Future[None] | None = None
-                for name, stored, smallest in self.comparison.watch(made, differences):
-                    if last is not None:
-                        last.result()
-                    last = writer.submit(self._write, int(t), tile, name, stored)
-                    minima[name] = min(minima[name], smallest)
-                if last is not None:
-                    last.result()
-        return minima, differences
-
-    def _write(self, t: int, tile: PairTile, name: str, stored: npt.NDArray[Any]) -> None:
-        self.store.reader.write(name, t, stored)
-        if tile.on_diagonal:
-            diagonal = np.diagonal(stored).astype(np.float64) * self.store.reader.scale()
-            self.store.array(f"diagonals/{name}")[tile.rows] = diagonal
+    marked = store.manifest.tiles_done
+    if not marked:
+        return set()
+    bad = find_bad_tiles(store, marked, runner, listen)
+    return set(marked) - {tile.t for tile in bad}
 
 
-def _pair_tile(features: Features, tiling: Tiling, t: int) -> PairTile:
-    i, j = tiling.pair(t)
-    return PairTile(features, tiling.rows(i), tiling.rows(j))
+def _complete(store: KernelStore, sizes: dict[tuple[str, int], int], lease: Lease) -> KernelStore:
+    """Mark a store complete once every chunk is known to be there.
 
-
-def _tiles_per_build_task(tiling: Tiling) -> int:
-    # a task reads its features and opens its arrays once: worth a few small tiles, not many large
-    return tiling.tiles_per_task(8)
-
-
-def _batches(tiles: Sequence[int], per_task: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Tiles in a few dozen batches: between batches progress shows and the manifest is kept."""
-    n_tasks = ceil_div(len(tiles), per_task)
-    step = per_task * max(4, ceil_div(n_tasks, _BATCHES))
-    for start in range(0, len(tiles), step):
-        yield np.asarray(tiles[start : start + step], dtype=np.int64)
-
-
-def _run_tasks(
-    task: Callable[[npt.NDArray[np.int64]], Any],
-    tiles: npt.NDArray[np.int64],
-    per_task: int,
-    runner: Runner,
-) -> list[Any]:
-    """One graph: the task on each group of tiles, results in order."""
-
-    def boxed(block: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
-        box = np.empty(1, dtype=object)
+    What an earlier process wrote was read and compared when this one began; what this one wrote is
+    there in its full length. Bytes are compared when they are first used.
+    """
+    reader, stored = store.reader, set(store.manifest.stored_as)
+    lost = {
+        t for (name, t), size in sizes.items() if name in stored and reader.size(name, t) != size
+    }
+    if lost:
+        left = tuple(t for t in store.manifest.tiles_done if t not in lost)
+        store.with_manifest(tiles_done=left)
+        raise DamagedStoreError(
+            f"{len(lost)} tiles of {store.path} were changed or removed while it was built: see "
+            "who else works there, then run the same build again"
+        )
+    vectors = dict(store.manifest.vectors)
+    for kernel, name in enumerate(store.names):
         try:
-            box[0] = task(block)
-        except InputError as error:
-            # as a value: the other tasks come to their end, and no worker logs a traceback
-            box[0] = error
-        return box
-
-    index = da.from_array(tiles, chunks=per_task)
-    chunks = ((1,) * index.numblocks[0],)
-    results = index.map_blocks(
-        boxed,
-        dtype=object,
-        chunks=chunks,
-        meta=np.empty(0, object),
-        name=f"gmkcf-build-{uuid4().hex}",  # else Dask would hash all a task holds for a name
-    )
-    found = list(runner.compute(results))
-    for result in found:
-        if isinstance(result, InputError):
-            raise result
-    return found
+            values = store.vector(f"diagonals/{name}")
+        except DamagedStoreError:
+            values = diagonal_from_tiles(store, store.names[store.manifest.stored[kernel]])
+            store.writable(f"diagonals/{name}")[:] = values
+        vectors[f"diagonals/{name}"] = vector_digest(values)
+    confirm(store.path, lease)
+    digests = {name: store.manifest.digests[name] for name in store.names if name in stored}
+    return store.with_manifest(vectors=vectors, digests=digests, complete=True)

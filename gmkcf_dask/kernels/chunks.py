@@ -27,20 +27,43 @@ def chunk_path(array: str, *indices: int) -> str:
     return "/".join([array, "c", *map(str, indices)])
 
 
-def read_chunk(path: str, into: npt.NDArray[Any]) -> None:
-    """Fill a whole chunk, C-contiguous, from its file.
+def read_encoded(path: str, n_bytes: int) -> bytes:
+    """The bytes of a chunk that holds values of `n_bytes`, as they are on disk.
 
     Raises
     ------
-    OSError, RuntimeError, ValueError
-        The file is not there, or is not what was written.
+    OSError, ValueError
+        The file is not there, or is larger than such a chunk can be.
     """
-    _ZSTD.decode(Path(path).read_bytes(), into)
+    with Path(path).open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > n_bytes + n_bytes // 128 + 1024:  # zstd adds no more than that to noise
+            raise ValueError(f"{size} bytes are too many for it")
+        return file.read(size)
 
 
-def write_chunk(path: str, values: npt.NDArray[Any]) -> None:
-    """Write a whole chunk, C-contiguous, so that a reader finds all of it or none."""
-    _write(path, _ZSTD.encode(values))
+def decode_chunk(encoded: bytes, into: npt.NDArray[Any]) -> None:
+    """Fill a whole chunk, C-contiguous, from its bytes.
+
+    Raises
+    ------
+    RuntimeError, ValueError
+        The bytes are not what was written.
+    """
+    _ZSTD.decode(encoded, into)
+
+
+def write_chunk(path: str, values: npt.NDArray[Any]) -> bytes:
+    """Write a whole chunk, C-contiguous, so that a reader finds all of it or none.
+
+    Returns
+    -------
+    bytes
+        What was written.
+    """
+    encoded: bytes = _ZSTD.encode(values)
+    _write(path, encoded)
+    return encoded
 
 
 def write_plain(path: str, values: npt.NDArray[Any]) -> None:

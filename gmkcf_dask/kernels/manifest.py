@@ -12,17 +12,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gmkcf_dask.corpus.model import Corpus, Matrix
 from gmkcf_dask.errors import StoreError
 from gmkcf_dask.files import get, put_atomic
-from gmkcf_dask.kernels.specs import Normalization, Precomputed, Scaling
+from gmkcf_dask.kernels.specs import (
+    NORMALIZATIONS,
+    SCALINGS,
+    Normalization,
+    Precomputed,
+    Scaling,
+)
 from gmkcf_dask.kernels.tiles import ResolvedKernel
-from gmkcf_dask.plan import Precision, Tiling
+from gmkcf_dask.plan import STORED_BYTES, Precision, Tiling
+from gmkcf_dask.security import is_plain_name
 
 FORMAT = "gmkcf-kernels"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
+DIGEST_BYTES = 8
+"""Of a tile's digest."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,12 @@ class Manifest:
         By kernel, how far it is from that one on the tiles done.
     stored_as : tuple of str
         By kernel, the one whose tiles stand for it; empty where each has its own.
+    formulas : tuple of str
+        Kernels that can be computed again from the features in the store, from their names alone.
+    digests : dict of str
+        By kernel that has tiles, the digests of all its tiles in a row; see `digests`.
+    vectors : dict of str
+        Digests of the vectors in the store (diagonals, norms), by their path inside.
     """
 
     store_id: str
@@ -84,6 +100,9 @@ class Manifest:
     nearest: dict[str, str] | None = None
     differences: dict[str, float] = field(default_factory=dict)
     stored_as: tuple[str, ...] = ()
+    formulas: tuple[str, ...] = ()
+    digests: dict[str, str] = field(default_factory=dict)
+    vectors: dict[str, str] = field(default_factory=dict)
 
     @property
     def tiling(self) -> Tiling:
@@ -101,49 +120,85 @@ class Manifest:
     def write(self, store: Path) -> None:
         """Replace the store's manifest by this one."""
         content = {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(self)}
-        put_atomic(store / MANIFEST, json.dumps(content, indent=1).encode())
+        put_atomic(store / MANIFEST, sealed(content))
 
     @classmethod
     def read(cls, store: Path) -> Manifest:
         """The manifest of a store, or one sentence on why there is none to be had."""
-        content = get(store / MANIFEST)
+        content = _content(store)
         if content is None:
             if not store.exists():
                 raise StoreError(f"there is no kernel store at {store}: check the path")
             inside = store / "store.zarr"
             hint = f"; did you mean {inside}?" if (inside / MANIFEST).exists() else ""
             raise StoreError(f"{store} is not a kernel store: it has no {MANIFEST}{hint}")
-        try:
-            found: dict[str, Any] = json.loads(content)
-            if found.pop("format") != FORMAT:
-                raise KeyError("format")
-            at_version = found.pop("format_version")
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise StoreError(
-                f"the manifest of {store} is damaged: build the store again at another path"
-            ) from error
+        found = _parsed(content)
+        if found.pop("format", None) != FORMAT:
+            raise _damaged(store, "it is not one of ours")
+        at_version = found.pop("format_version", None)
         if at_version != FORMAT_VERSION:
             raise StoreError(
                 f"{store} has format version {at_version}, this program reads {FORMAT_VERSION}: "
                 "build the store again, or use the version of gmkcf-dask that made it"
             )
+        if not is_sealed(content):
+            raise _damaged(store, "its digest differs")
+        found.pop("digest", None)
         try:
             found["kernels"] = tuple(KernelRecord(**record) for record in found["kernels"])
-            found["tiles_done"] = tuple(found["tiles_done"])
-            found["stored_as"] = tuple(found["stored_as"])
-            return cls(**found)
+            for name in ("tiles_done", "stored_as", "formulas"):
+                found[name] = tuple(found[name])
+            manifest = cls(**found)
         except (KeyError, TypeError) as error:
-            raise StoreError(
-                f"the manifest of {store} is damaged: build the store again at another path"
-            ) from error
+            raise _damaged(store, "fields are missing") from error
+        wrong = wrong_fields(manifest)
+        if wrong:
+            raise _damaged(store, f"{', '.join(wrong)} cannot be right")
+        return manifest
+
+
+def sealed(content: dict[str, Any]) -> bytes:
+    """A manifest as it is written: JSON, with the digest of all its other bytes at the end."""
+    body = json.dumps({k: v for k, v in content.items() if k != "digest"}, indent=1).encode()
+    digest = hashlib.blake2b(body, digest_size=16).hexdigest()
+    return body[: -len(_END)] + _SEAL % digest.encode()
+
+
+def is_sealed(content: bytes) -> bool:
+    """Whether no byte of a manifest has changed since it was written."""
+    body = content[: -len(_SEAL % (b"0" * 32))] + _END
+    digest = hashlib.blake2b(body, digest_size=16).hexdigest()
+    return content.endswith(_SEAL % digest.encode())
+
+
+_END = b"\n}"
+_SEAL = b',\n "digest": "%b"\n}'
+
+
+def _content(store: Path) -> bytes | None:
+    path = store / MANIFEST
+    if path.is_file() and path.stat().st_size > _MOST_BYTES:
+        raise _damaged(store, "it is far too large")
+    return get(path)
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _damaged(store: Path, why: str) -> StoreError:
+    return StoreError(
+        f"the manifest of {store} is damaged ({why}): build the store again at another path"
+    )
 
 
 def is_own_format(store: Path) -> bool:
     """Whether a folder's manifest is one of ours, of whatever version."""
-    try:
-        return bool(json.loads(get(store / MANIFEST) or b"{}").get("format") == FORMAT)
-    except (ValueError, AttributeError):
-        return False
+    return bool(_parsed(_content(store) or b"").get("format") == FORMAT)
 
 
 def differences(found: Manifest, wanted: Manifest, *, any_block: bool) -> list[str]:
@@ -172,6 +227,79 @@ def differences(found: Manifest, wanted: Manifest, *, any_block: bool) -> list[s
     return different
 
 
+def wrong_fields(m: Manifest) -> list[str]:
+    """Fields of a manifest whose type or range is impossible; nothing is done with them before."""
+    numbers = {"n_samples": 1, "n_features": 0, "block_size": 1}
+    wrong = [name for name, low in numbers.items() if not _whole(getattr(m, name), low, _MOST)]
+    if wrong:
+        return wrong
+    n_tiles, names = m.tiling.n_tiles, [kernel.name for kernel in m.kernels]
+    if not names or len(names) > _MOST_KERNELS or not all(map(is_plain_name, names)):
+        return ["kernels"]
+    texts = (m.inputs, m.versions, m.nearest or {}, m.digests, m.vectors)
+    marked = m.tiles_done
+    checks = {
+        "store_id": isinstance(m.store_id, str) and len(m.store_id) == 32,
+        "precision": m.precision in tuple(STORED_BYTES),
+        "kernels": len(set(names)) == len(names) and all(map(_right_record, m.kernels)),
+        "inputs, versions, nearest, digests or vectors": all(map(_texts, texts)),
+        "resolved or complete": isinstance(m.resolved, bool) and isinstance(m.complete, bool),
+        "tiles_done": all(_whole(t, 0, n_tiles - 1) for t in marked)
+        and len(set(marked)) == len(marked)
+        and (not m.complete or len(marked) == n_tiles),
+        "merge_tolerance": _number(m.merge_tolerance),
+        "stored_minima": m.stored_minima is None or _numbers(m.stored_minima, names),
+        "differences": _numbers(m.differences, None),
+        "stored_as": isinstance(m.stored_as, tuple)
+        and (not m.stored_as or len(m.stored_as) == len(names))
+        and all(name in names for name in m.stored_as),
+        "formulas": all(name in names for name in m.formulas),
+    }
+    wrong = [name for name, right in checks.items() if not right]
+    if not wrong and marked and not _right_digests(m, n_tiles):
+        wrong = ["digests"]
+    return wrong
+
+
+_MOST = 1 << 40
+_MOST_KERNELS = 100_000
+_MOST_BYTES = 1 << 30
+
+
+def _right_digests(m: Manifest, n_tiles: int) -> bool:
+    if not set(m.stored_as or m.names) <= set(m.digests) <= set(m.names):
+        return False
+    return all(
+        len(text) == 2 * DIGEST_BYTES * n_tiles and set(text) <= set("0123456789abcdef")
+        for text in m.digests.values()
+    )
+
+
+def _right_record(record: KernelRecord) -> bool:
+    numbers = (record.mean_distance, record.sigma, record.d2_max, record.minimum, record.maximum)
+    options = record.normalization in NORMALIZATIONS and record.scaling in SCALINGS
+    return options and all(value is None or _number(value) for value in numbers)
+
+
+def _whole(value: object, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) < np.inf
+
+
+def _numbers(found: object, names: list[str] | None) -> bool:
+    if not isinstance(found, dict) or (names is not None and set(found) != set(names)):
+        return False
+    # before the first tile the smallest value is infinite
+    return all(isinstance(value, int | float) and value == value for value in found.values())
+
+
+def _texts(found: object) -> bool:
+    return isinstance(found, dict) and all(isinstance(value, str) for value in found.values())
+
+
 def package_versions() -> dict[str, str]:
     """Versions of what made a store or a result."""
     names = ("gmkcf-dask", "numpy", "scipy", "scikit-learn", "dask", "distributed", "zarr")
@@ -190,7 +318,8 @@ def corpus_digests(corpus: Corpus) -> dict[str, str]:
 
 def features_digest(X: Matrix) -> str:
     """Digest of the values and shape of dense or canonical sparse features."""
-    digest = hashlib.blake2b(repr((X.shape, type(X).__name__)).encode(), digest_size=16)
+    header = features_header(X.shape, sparse=not isinstance(X, np.ndarray))
+    digest = hashlib.blake2b(header, digest_size=16)
     if isinstance(X, np.ndarray):
         digest.update(np.ascontiguousarray(X).data)
     else:
@@ -198,6 +327,16 @@ def features_digest(X: Matrix) -> str:
         digest.update(X.indices.astype(np.int64).data)
         digest.update(X.indptr.astype(np.int64).data)
     return digest.hexdigest()
+
+
+def features_header(shape: tuple[int, ...], *, sparse: bool) -> bytes:
+    """What a digest of features begins with."""
+    return repr((tuple(shape), "csr_array" if sparse else "ndarray")).encode()
+
+
+def vector_digest(values: npt.NDArray[np.float64]) -> str:
+    """Digest of a vector of a store."""
+    return hashlib.blake2b(np.ascontiguousarray(values).data, digest_size=16).hexdigest()
 
 
 def matrices_digest(specs: Iterable[Precomputed]) -> str:

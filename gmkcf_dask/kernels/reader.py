@@ -1,20 +1,29 @@
-"""Tiles of a store: how they are read and written, and what is said where one is damaged."""
+"""Tiles of a store: how they are read, and what is said where one is not what was written."""
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gmkcf_dask.errors import DamagedStoreError
-from gmkcf_dask.kernels.chunks import chunk_path, holds, read_chunk, will_read, write_chunk
-from gmkcf_dask.kernels.tiles import COMPACT_MAX, decode
+from gmkcf_dask.kernels.chunks import (
+    chunk_path,
+    decode_chunk,
+    holds,
+    read_encoded,
+    will_read,
+    write_chunk,
+)
+from gmkcf_dask.kernels.digests import ledger_of, tile_digest
+from gmkcf_dask.kernels.manifest import MANIFEST
+from gmkcf_dask.kernels.metadata import FILL_VALUE
+from gmkcf_dask.kernels.tiles import decode
 from gmkcf_dask.plan import Tiling
-
-FILL_VALUE: dict[str, float] = {"float32": np.nan, "float64": np.nan, "uint16": COMPACT_MAX + 1}
-"""By stored dtype, a value that cannot be data."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,8 @@ class TileReader:
     code_scale: float | None
     stored: tuple[int, ...]
     """By kernel, the number of the one whose tiles stand for it."""
+    run: str
+    """Each process compares a tile with its digest when it first reads it in a run."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -47,7 +58,13 @@ class TileReader:
         return np.empty((self.tiling.block, self.tiling.block), self.stored_dtype)
 
     def raw(self, kernel: int, t: int, into: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Tile t of a kernel as it is stored; with `into` it lives there until the next one."""
+        """Tile t of a kernel as it is stored; with `into` it lives there until the next one.
+
+        Raises
+        ------
+        DamagedStoreError
+            The tile is missing, damaged, or another one.
+        """
         i, j = self.tiling.pair(t)
         rows, cols = self.tiling.rows(i), self.tiling.rows(j)
         chunk = self.buffer() if into is None else into
@@ -55,23 +72,53 @@ class TileReader:
         # decoding runs from the first value to the last: if that is there, so are all
         tile[-1, -1] = self.fill
         name = self.names[self.stored[kernel]]
+        encoded = self._encoded(name, t, chunk.nbytes)
+        if not ledger_of(self.path, self.store_id, self.run).agrees(name, t, i, j, encoded):
+            raise self._damaged(name, i, j, "is not what was written there")
         try:
-            read_chunk(self.file(name, t), chunk)
-        except FileNotFoundError as error:
-            raise self._damaged(name, i, j, "is missing") from error
-        except (OSError, RuntimeError, ValueError) as error:
+            decode_chunk(encoded, chunk)
+        except (RuntimeError, ValueError) as error:
             raise self._damaged(name, i, j, f"cannot be read ({error})") from error
         if not holds(tile, self.fill):
             raise self._damaged(name, i, j, "is missing")
         return tile
 
-    def write(self, name: str, t: int, tile: npt.NDArray[Any]) -> None:
-        """Keep tile t of a kernel; edge tiles are padded with the fill value, as Zarr has it."""
+    def _encoded(self, name: str, t: int, n_bytes: int) -> bytes:
+        i, j = self.tiling.pair(t)
+        try:
+            return read_encoded(self.file(name, t), n_bytes)
+        except FileNotFoundError as error:
+            if not Path(self.path, MANIFEST).exists():
+                raise DamagedStoreError(
+                    f"the store at {self.path} has vanished: bring it back and run the same again"
+                ) from error
+            raise self._damaged(name, i, j, "is missing") from error
+        except (OSError, ValueError) as error:
+            raise self._damaged(name, i, j, f"cannot be read ({error})") from error
+
+    def write(self, name: str, t: int, tile: npt.NDArray[Any]) -> tuple[bytes, int]:
+        """Keep tile t of a kernel; edge tiles are padded with the fill value, as Zarr has it.
+
+        Returns
+        -------
+        digest : bytes
+        size : int
+            Bytes written.
+        """
+        i, j = self.tiling.pair(t)
         if tile.shape != (self.tiling.block, self.tiling.block):
             chunk = np.full_like(tile, self.fill, shape=(self.tiling.block, self.tiling.block))
             chunk[: tile.shape[0], : tile.shape[1]] = tile
             tile = chunk
-        write_chunk(self.file(name, t), tile)
+        encoded = write_chunk(self.file(name, t), tile)
+        return tile_digest(name, i, j, encoded), len(encoded)
+
+    def size(self, name: str, t: int) -> int:
+        """Bytes of a tile on disk; −1 where there is none."""
+        try:
+            return Path(self.file(name, t)).stat().st_size
+        except FileNotFoundError:
+            return -1
 
     def file(self, name: str, t: int) -> str:
         """Where tile t of a kernel lies."""
@@ -95,5 +142,6 @@ class TileReader:
 
     def _damaged(self, name: str, i: int, j: int, what: str) -> DamagedStoreError:
         return DamagedStoreError(
-            f"tile ({i}, {j}) of kernel {name} in {self.path} {what}: build the store again"
+            f"tile ({i}, {j}) of kernel {name} in {self.path} {what}: mend it with "
+            f"gmkcf repair {shlex.quote(self.path)}"
         )

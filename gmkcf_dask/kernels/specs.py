@@ -18,6 +18,7 @@ from scipy import sparse
 
 from gmkcf_dask.corpus.validate import NotNumericError
 from gmkcf_dask.errors import InputError
+from gmkcf_dask.security import is_plain_name
 
 Normalization = Literal["unit", "degree", "none"]
 Scaling = Literal["minmax", "none"]
@@ -25,7 +26,6 @@ NORMALIZATIONS: tuple[Normalization, ...] = get_args(Normalization)
 SCALINGS: tuple[Scaling, ...] = get_args(Scaling)
 
 TINIEST = 1e-30
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
 
 
@@ -162,10 +162,10 @@ def check_names(specs: Sequence[KernelSpec]) -> None:
         raise InputError("no kernel was named: give at least one, or the set paper12")
     names = [spec.name for spec in specs]
     for name in names:
-        if not _NAME.fullmatch(name):
+        if not is_plain_name(name):
             raise InputError(
-                f"kernel name {name!r} must be 1 to 64 of the characters A-Z a-z 0-9 _ . -; name a "
-                "function with FunctionKernel(f, 'name')"
+                f"kernel name {name!r} must be 1 to 64 of the characters A-Z a-z 0-9 _ . - and no "
+                "path; name a function with FunctionKernel(f, 'name')"
             )
         if names.count(name) > 1:
             raise InputError(f"kernel {name!r} is named twice: name each kernel once")

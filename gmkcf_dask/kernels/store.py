@@ -7,10 +7,9 @@ reserved code of compact), so a tile that is not there cannot pass for zeros.
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,58 +18,38 @@ import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import zarr
-from scipy import sparse
-from zarr.codecs import ZstdCodec
 
-from gmkcf_dask.corpus.model import Corpus, Floats, Matrix
+from gmkcf_dask.corpus.model import Corpus, Floats
 from gmkcf_dask.errors import DamagedStoreError, StoreError
-from gmkcf_dask.files import check_writable, get, put_atomic
+from gmkcf_dask.files import check_writable, get, put_atomic, remove_folder
+from gmkcf_dask.kernels.arrays import (
+    StoredFeatures,
+    create_array,
+    open_array,
+    read_array,
+    write_features,
+    write_metadata,
+)
 from gmkcf_dask.kernels.duplicates import in_words
-from gmkcf_dask.kernels.features import offset_of
-from gmkcf_dask.kernels.manifest import MANIFEST, KernelRecord, Manifest
-from gmkcf_dask.kernels.reader import FILL_VALUE, TileReader
+from gmkcf_dask.kernels.manifest import (
+    MANIFEST,
+    KernelRecord,
+    Manifest,
+    strings_digest,
+    vector_digest,
+)
+from gmkcf_dask.kernels.metadata import (
+    GROUP,
+    METADATA,
+    bad_metadata,
+    diagonal_layout,
+    expected_metadata,
+    kernel_layout,
+    norm_layout,
+)
+from gmkcf_dask.kernels.reader import TileReader
 from gmkcf_dask.kernels.tiles import CODE_SCALE, STORED_DTYPE
-from gmkcf_dask.plan import FEATURE_CHUNK, Tiling
-
-
-@lru_cache(maxsize=512)
-def _open_array(path: str, name: str, store_id: str) -> Any:
-    """An array of a store, opened once per process; `store_id` keeps a rebuilt store apart."""
-    return zarr.open_array(store=path, path=name, mode="r+", zarr_format=3)
-
-
-@dataclass(frozen=True)
-class StoredFeatures:
-    """Features inside a store, read a row block at a time; travels to workers as a path."""
-
-    path: str
-    store_id: str
-    n_samples: int
-    n_features: int
-    sparse: bool
-    has_offset: bool
-
-    def _array(self, name: str) -> Any:
-        return _open_array(self.path, f"features/{name}", self.store_id)
-
-    @cached_property
-    def offset(self) -> Floats | None:
-        return np.asarray(self._array("offset")[:]) if self.has_offset else None
-
-    def rows(self, where: slice) -> Matrix:
-        if not self.sparse:
-            return self._whole(np.asarray(self._array("X")[where]))
-        indptr = np.asarray(self._array("indptr")[where.start : where.stop + 1])
-        entries = slice(int(indptr[0]), int(indptr[-1]))
-        data = self._whole(np.asarray(self._array("data")[entries]))
-        indices = np.asarray(self._array("indices")[entries])
-        shape = (where.stop - where.start, self.n_features)
-        return sparse.csr_array((data, indices, indptr - indptr[0]), shape=shape)
-
-    def _whole(self, values: Floats) -> Floats:
-        if np.isnan(values).any():
-            raise DamagedStoreError(f"features are missing from {self.path}: build the store again")
-        return values
+from gmkcf_dask.plan import Tiling
 
 
 @dataclass(frozen=True)
@@ -87,9 +66,17 @@ class KernelStore:
 
     @classmethod
     def open(cls, path: str | Path, *, incomplete: bool = False) -> KernelStore:
-        """Open a store for reading; an unfinished one only where that is asked for."""
+        """Open a store for reading; an unfinished one only where that is asked for.
+
+        What it says about its arrays is compared with what we write before any is opened.
+        """
         path = Path(path)
         store = cls(path, Manifest.read(path))
+        for bad in bad_metadata(path, store.manifest):
+            file = f"{bad.where}/{METADATA}".lstrip("/")
+            raise DamagedStoreError(
+                f"{file} of {path} {bad.what}: mend it with gmkcf repair {shlex.quote(str(path))}"
+            )
         if not (store.manifest.complete or incomplete):
             done, total = len(store.manifest.tiles_done), store.manifest.tiling.n_tiles
             raise StoreError(
@@ -98,15 +85,21 @@ class KernelStore:
             )
         return store
 
-    @classmethod
-    def create(cls, path: Path, manifest: Manifest, corpus: Corpus | None) -> KernelStore:
-        """Make an empty store with the features and names inside; no kernel values yet."""
+    @staticmethod
+    def check_place(path: Path) -> None:
+        """Refuse a path where no store can be, or not ours."""
+        if is_store(path):
+            return
         if path.is_file():
             raise StoreError(f"{path} is a file: choose another path for the store")
         if path.exists() and any(path.iterdir()):
             raise StoreError(f"{path} holds other files: choose another path for the store")
         check_writable(path, "the store")
-        path.parent.mkdir(parents=True, exist_ok=True)
+
+    @classmethod
+    def create(cls, path: Path, manifest: Manifest, corpus: Corpus | None) -> KernelStore:
+        """Make an empty store with the features and names inside; no kernel values yet."""
+        cls.check_place(path)
         # made beside and moved into place: a store that exists has its features and its manifest
         beside = path.with_name(f".{path.name}.{uuid4().hex}")
         try:
@@ -139,8 +132,9 @@ class KernelStore:
     def tiling(self) -> Tiling:
         return self.manifest.tiling
 
-    @cached_property
+    @property
     def reader(self) -> TileReader:
+        """A reader of tiles for one run: what it reads first is compared with its digest."""
         m = self.manifest
         return TileReader(
             str(self.path),
@@ -150,31 +144,35 @@ class KernelStore:
             STORED_DTYPE[m.precision],
             CODE_SCALE[m.precision],
             m.stored,
+            uuid4().hex,
         )
 
     def drop_merged(self) -> None:
         """Remove the arrays of kernels that others stand for: nobody shall read them as empty."""
         for kernel, other in enumerate(self.manifest.stored):
             if kernel != other:
-                shutil.rmtree(self.path / "kernels" / self.names[kernel], ignore_errors=True)
+                remove_folder(self.path, "kernels", self.names[kernel])
 
     def equal_kernels(self) -> dict[str, str]:
         """By name, the first kernel whose files are the same to the last byte."""
         alike: dict[tuple[int, ...], list[str]] = {}
         equal = {}
         for name in self.names:
-            files = self._files(name)
-            earlier = alike.setdefault(tuple(file.stat().st_size for file in files), [])
-            same = (other for other in earlier if _same_content(files, self._files(other)))
-            other = next(same, None)
+            sizes = tuple(self.reader.size(name, t) for t in self._tiles())
+            earlier = alike.setdefault(sizes, [])
+            other = next((other for other in earlier if self._equal(name, other)), None)
             if other is None:
                 earlier.append(name)
             else:
                 equal[name] = other
         return equal
 
-    def _files(self, name: str) -> list[Path]:
-        return [Path(self.reader.file(name, t)) for t in range(self.tiling.n_tiles)]
+    def _equal(self, name: str, other: str) -> bool:
+        files = ((self.reader.file(name, t), self.reader.file(other, t)) for t in self._tiles())
+        return all(Path(own).read_bytes() == Path(theirs).read_bytes() for own, theirs in files)
+
+    def _tiles(self) -> range:
+        return range(self.tiling.n_tiles)
 
     def duplicates(self) -> list[str]:
         """Kernels that are nearly the same as an earlier one, in words."""
@@ -206,13 +204,18 @@ class KernelStore:
     def strings(self, what: str) -> tuple[str, ...] | None:
         """`ids`, `labels` or `terms` of the corpus, or None where there are none."""
         content = get(self.path / f"{what}.json")
+        known = self.manifest.inputs.get(what)
         try:
-            found = None if content is None else json.loads(content)
-            return None if found is None else tuple(map(str, found))
-        except (ValueError, TypeError) as error:
-            raise DamagedStoreError(
-                f"{what}.json of {self.path} is damaged: build the store again"
-            ) from error
+            found = json.loads(content or b"null")
+            strings = None if found is None else tuple(map(str, found))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise self._lost(what) from error
+        if known is not None and strings_digest(strings) != known:
+            raise self._lost(what)
+        return strings
+
+    def _lost(self, what: str) -> DamagedStoreError:
+        return DamagedStoreError(f"{what}.json of {self.path} is damaged: build the store again")
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -220,30 +223,44 @@ class KernelStore:
 
     def diagonal(self, kernel: int) -> Floats:
         """k(x,x) of every sample, shape (n,)."""
-        name = self.names[self.manifest.stored[kernel]]  # of the tiles that stand for it
-        values = np.asarray(self.array(f"diagonals/{name}")[:])
-        if np.isnan(values).any():
-            raise DamagedStoreError(f"the diagonal of kernel {name} in {self.path} is missing")
+        # of the tiles that stand for it
+        return self.vector(f"diagonals/{self.names[self.manifest.stored[kernel]]}")
+
+    def vector(self, name: str) -> Floats:
+        """A vector (n,) of the store by its path inside; refused where it was changed."""
+        values: Floats = read_array(str(self.path), name, self.manifest.store_id)
+        known = self.manifest.vectors.get(name)
+        if np.isnan(values).any() or (known is not None and vector_digest(values) != known):
+            raise DamagedStoreError(
+                f"{name} in {self.path} is not what was written there: mend it with gmkcf repair "
+                f"{shlex.quote(str(self.path))}"
+            )
         return values
 
+    def writable(self, name: str) -> Any:
+        """A Zarr array of the store by its path inside, to write into."""
+        return open_array(str(self.path), name, self.manifest.store_id, write=True)
+
     def array(self, name: str) -> Any:
-        """A Zarr array of the store by its path inside."""
-        return _open_array(str(self.path), name, self.manifest.store_id)
+        """A Zarr array of the store by its path inside, to read."""
+        return open_array(str(self.path), name, self.manifest.store_id)
 
     def norms(self) -> dict[str, Floats]:
         """Vectors (n,) that normalisation divides by, where the store keeps them."""
-        folder = self.path / "norms"
-        names = [name for name in self.names if (folder / name).exists()]
-        return {name: np.asarray(self.array(f"norms/{name}")[:]) for name in names}
+        kept = [name for name in self.names if f"norms/{name}" in self.manifest.vectors]
+        return {name: self.vector(f"norms/{name}") for name in kept}
 
-    def write_norms(self, norms: dict[str, Floats]) -> None:
-        """Keep normalisation vectors in the store, where tile tasks find them."""
+    def write_norms(self, norms: dict[str, Floats]) -> dict[str, str]:
+        """Keep normalisation vectors in the store, where tile tasks find them; their digests."""
         if norms:
             group = zarr.open_group(store=str(self.path), mode="r+").require_group("norms")
             for name, values in norms.items():
                 if name in group:
                     del group[name]
-                _create(group, name, values.shape, values.shape, "float64", np.nan)[:] = values
+                create_array(group, name, norm_layout(self.manifest))[:] = values
+                write_metadata(self.path, f"norms/{name}", norm_layout(self.manifest).fields())
+            write_metadata(self.path, "norms", GROUP)
+        return {f"norms/{name}": vector_digest(values) for name, values in norms.items()}
 
     def to_dask(self, kernel: str | int) -> da.Array:
         """The full symmetric kernel, shape (n, n), lazily: tiles below the diagonal are mirrored.
@@ -270,11 +287,6 @@ class KernelStore:
         return sum(f.stat().st_size for f in self.path.rglob("*") if f.is_file())
 
 
-def _same_content(files: Sequence[Path], others: Sequence[Path]) -> bool:
-    pairs = zip(files, others, strict=True)
-    return all(one.read_bytes() == other.read_bytes() for one, other in pairs)
-
-
 def new_manifest_id() -> str:
     """A name no other store has."""
     return uuid4().hex
@@ -293,16 +305,16 @@ def records(kernels: Any) -> tuple[KernelRecord, ...]:
 def _write_skeleton(path: Path, manifest: Manifest, corpus: Corpus | None) -> None:
     root = zarr.create_group(store=str(path), zarr_format=3)
     kernels, diagonals = root.create_group("kernels"), root.create_group("diagonals")
-    n, block = manifest.n_samples, manifest.block_size
-    dtype = STORED_DTYPE[manifest.precision]
     for name in manifest.names:
-        _create(kernels, name, (n, n), (block, block), dtype, FILL_VALUE[dtype])
-        _create(diagonals, name, (n,), (block,), "float64", np.nan)
+        create_array(kernels, name, kernel_layout(manifest))
+        create_array(diagonals, name, diagonal_layout(manifest))
     if corpus is not None:
-        _write_features(root.create_group("features"), corpus.X, block)
+        write_features(root.create_group("features"), corpus.X, manifest)
         for what in ("ids", "labels", "terms"):
             content = json.dumps(getattr(corpus, what), ensure_ascii=False)
             put_atomic(path / f"{what}.json", content.encode())
+    for where, fields in expected_metadata(path, manifest):
+        write_metadata(path, where, fields)
     manifest.write(path)
 
 
@@ -313,30 +325,3 @@ def _symmetric_block(reader: TileReader, kernel: int, block_info: Any = None) ->
     t = i * n_blocks - i * (i - 1) // 2 + j - i
     tile = reader.decoded(kernel, t)
     return tile if row <= col else tile.T
-
-
-def _create(group: Any, name: str, shape: Any, chunks: Any, dtype: str, fill: float | int) -> Any:
-    # zstd alone lets a flipped bit through; with its checksum it does not
-    return group.create_array(
-        name=name,
-        shape=shape,
-        chunks=tuple(max(1, c) for c in chunks),
-        dtype=dtype,
-        fill_value=fill,
-        compressors=[ZstdCodec(level=1, checksum=True)],
-    )
-
-
-def _write_features(group: Any, X: Matrix, block: int) -> None:
-    if isinstance(X, np.ndarray):
-        chunks = (min(block, X.shape[0]), X.shape[1])
-        _create(group, "X", X.shape, chunks, "float64", np.nan)[:] = X
-        offset = offset_of(X)
-        if offset is not None:
-            _create(group, "offset", offset.shape, offset.shape, "float64", np.nan)[:] = offset
-        return
-    parts = {"data": X.data, "indices": X.indices, "indptr": X.indptr}
-    for name, values in parts.items():
-        dtype, fill = ("float64", np.nan) if name == "data" else ("int64", -1)
-        array = _create(group, name, values.shape, (min(FEATURE_CHUNK, values.size),), dtype, fill)
-        array[:] = values.astype(dtype)

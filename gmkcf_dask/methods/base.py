@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,15 @@ from gmkcf_dask.blas import one_blas_thread
 from gmkcf_dask.engine.operators import FusedKernel, KernelStack
 from gmkcf_dask.errors import InputError, NumericsWarning
 from gmkcf_dask.events import Listener, ignore
-from gmkcf_dask.methods.steps import Steps, on_each, on_kernel, together
+from gmkcf_dask.methods.checkpoints import (
+    NO_CHECKPOINTS,
+    Checkpoints,
+    State,
+    Turn,
+    as_state,
+    from_state,
+)
+from gmkcf_dask.methods.steps import Steps, ended, on_each, on_kernel, together
 
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int32]
@@ -105,6 +114,8 @@ class Method(ABC):
     """A clustering method with its parameters; subclasses are frozen dataclasses."""
 
     name: ClassVar[str]
+    run_type: ClassVar[type[Any] | None] = None
+    """What a run ends in; None for a method that keeps no checkpoints."""
     n_clusters: int
 
     def check_samples(self, n: int) -> None:
@@ -120,9 +131,13 @@ class MultipleKernelMethod(Method):
 
     @abstractmethod
     def fit(
-        self, stack: KernelStack, seeds: Sequence[int], listen: Listener = ignore
+        self,
+        stack: KernelStack,
+        seeds: Sequence[int],
+        listen: Listener = ignore,
+        checkpoints: Checkpoints = NO_CHECKPOINTS,
     ) -> list[Clustering]:
-        """One clustering per seed."""
+        """One clustering per seed; checkpoints are for a single seed."""
 
 
 class SingleKernelMethod(Method, Generic[S, R]):
@@ -146,6 +161,7 @@ class SingleKernelMethod(Method, Generic[S, R]):
         rounding: float,
         listen: Listener,
         restart: tuple[int, int],
+        turn: Turn,
     ) -> Steps[R]:
         """One run. The kernel is asked for what is known without a sweep; products are yielded."""
 
@@ -159,22 +175,31 @@ class SingleKernelMethod(Method, Generic[S, R]):
         seeds: Sequence[int],
         kernels: Sequence[str],
         listen: Listener = ignore,
+        checkpoints: Checkpoints = NO_CHECKPOINTS,
     ) -> list[Clustering]:
         """One clustering per kernel and seed, the seeds of the first kernel first.
 
         Kernels by name share every sweep, and so do seeds and restarts; the mean is a matrix of its
-        own, with sweeps of its own.
+        own, with sweeps of its own. Checkpoints are for the one or the others.
         """
         self.check_samples(stack.n_samples)
         weights = {name: kernel_weights(stack, name) for name in kernels}
+        mean = [name for name in weights if name == MEAN]
         named = [name for name in weights if name != MEAN]
+        if mean and named and checkpoints is not NO_CHECKPOINTS:
+            raise InputError("checkpoints are for the mean or for kernels by name, not for both")
         with one_blas_thread():
-            found = self._fit_some(stack, seeds, [name for name in weights if name == MEAN], listen)
-            found |= self._fit_some(stack, seeds, named, listen)
+            found = self._fit_some(stack, seeds, mean, listen, checkpoints)
+            found |= self._fit_some(stack, seeds, named, listen, checkpoints)
         return [found[kernel, seed] for kernel in kernels for seed in seeds]
 
     def _fit_some(
-        self, stack: KernelStack, seeds: Sequence[int], kernels: Sequence[str], listen: Listener
+        self,
+        stack: KernelStack,
+        seeds: Sequence[int],
+        kernels: Sequence[str],
+        listen: Listener,
+        checkpoints: Checkpoints,
     ) -> dict[tuple[str, int], Clustering]:
         """Fit on kernels that one kind of sweep can serve: several by name, or a single one."""
         if not kernels:
@@ -183,23 +208,28 @@ class SingleKernelMethod(Method, Generic[S, R]):
         starts = {s: list(self.starts(stack.n_samples, s)) for s in self._seeds_that_matter(seeds)}
         jobs = [(name, s, r) for name in kernels for s in starts for r in range(len(starts[s]))]
         heard = listen if len(jobs) == 1 else ignore
+        states = SharedStates(checkpoints, len(jobs))
         steps = [
-            self.run(
+            ended(from_state(self._run_type, states.ended[number]))
+            if number in states.ended
+            else self.run(
                 facts[name],
                 starts[s][r],
                 kernel_weights(stack, name),
                 stack.error_floor,
                 heard,
                 (r, len(starts[s])),
+                states.turn(number),
             )
-            for name, s, r in jobs
+            for number, (name, s, r) in enumerate(jobs)
         ]
         try:
             if len(kernels) == 1:
                 multiply = on_kernel(facts[kernels[0]])
             else:
                 multiply = on_each(stack, [stack.names.index(name) for name, _, _ in jobs])
-            runs = dict(zip(jobs, together(steps, multiply, listen, self.name), strict=True))
+            ends = together(steps, multiply, listen, self.name, states.before_round)
+            runs = dict(zip(jobs, ends, strict=True))
         finally:
             for kernel in facts.values():
                 kernel.release()
@@ -223,8 +253,89 @@ class SingleKernelMethod(Method, Generic[S, R]):
                 )
         return found
 
+    @property
+    def _run_type(self) -> type[R]:
+        assert self.run_type is not None
+        return self.run_type
+
     def _seeds_that_matter(self, seeds: Sequence[int]) -> Sequence[int]:
         return seeds if self.seeded else seeds[:1]
+
+
+class SharedStates:
+    """The checkpoints of runs that share sweeps.
+
+    How many blocks go into a product has a say in the last bits, so the runs have to go on as they
+    went, side by side: their states make a checkpoint when all of them end an iteration in the same
+    round.
+    """
+
+    def __init__(self, checkpoints: Checkpoints, n_runs: int) -> None:
+        resumed = checkpoints.resumed or {"ended": {}, "running": {}}
+        self.ended: dict[int, State] = {int(r): state for r, state in resumed["ended"].items()}
+        self._running: dict[int, State] = {int(r): s for r, s in resumed["running"].items()}
+        self._checkpoints = checkpoints
+        self._numbers = range(n_runs)
+        self._at_hand: dict[int, State] = {}
+
+    def turn(self, number: int) -> Turn:
+        """For run `number`."""
+        return Turn(self._running.get(number), partial(self._at_hand.__setitem__, number))
+
+    def before_round(self, results: Mapping[int, Run]) -> None:
+        """Keep the states if there is one of every run that goes on."""
+        if all(number in results or number in self._at_hand for number in self._numbers):
+            self._checkpoints.keep(
+                {
+                    "ended": {str(number): as_state(run) for number, run in results.items()},
+                    "running": {str(number): state for number, state in self._at_hand.items()},
+                }
+            )
+        self._at_hand.clear()
+
+
+def best_restart(
+    starts: Iterable[S],
+    run: Callable[[int, S, Turn], R],
+    run_type: type[R],
+    checkpoints: Checkpoints,
+) -> tuple[R, tuple[RunSummary, ...]]:
+    """One run after the other, from every start: the one of lowest objective, and all in brief."""
+    state = checkpoints.resumed
+    ended: list[RunSummary] = []
+    best: R | None = None
+    if state is not None:
+        ended = [RunSummary(**summary) for summary in state["ended"]]
+        best = None if state["best"] is None else from_state(run_type, state["best"])
+    skipped = len(ended)
+    for number, start in enumerate(starts):
+        if number < skipped:
+            continue
+
+        def keep(
+            inside: State, ended: Sequence[RunSummary] = tuple(ended), best: R | None = best
+        ) -> None:
+            checkpoints.keep(
+                {
+                    "ended": [asdict(summary) for summary in ended],
+                    "best": None if best is None else as_state(best),
+                    "run": inside,
+                }
+            )
+
+        goes_on = state["run"] if state is not None and number == skipped else None
+        found = run(number, start, Turn(goes_on, keep))
+        ended.append(RunSummary.of(found))
+        if best is None or found.history[-1] < best.history[-1]:
+            best = found
+    assert best is not None
+    return best, tuple(ended)
+
+
+def refuse_many_seeds(seeds: Sequence[int], checkpoints: Checkpoints) -> None:
+    """Runs of many seeds come one after the other here, and only the last would be kept."""
+    if len(seeds) > 1 and checkpoints is not NO_CHECKPOINTS:
+        raise InputError("checkpoints are for one seed at a time")
 
 
 def kernel_weights(stack: KernelStack, kernel: str) -> Floats:

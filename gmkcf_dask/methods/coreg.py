@@ -29,6 +29,7 @@ from gmkcf_dask.methods.base import (
     check_positive,
     check_whole,
 )
+from gmkcf_dask.methods.checkpoints import NO_CHECKPOINTS, Checkpoints
 from gmkcf_dask.methods.eigen import (
     DIRECT,
     Eigenpairs,
@@ -63,7 +64,11 @@ class Coreg(MultipleKernelMethod):
         check_positive(lam=self.lam)
 
     def fit(
-        self, stack: KernelStack, seeds: Sequence[int], listen: Listener = ignore
+        self,
+        stack: KernelStack,
+        seeds: Sequence[int],
+        listen: Listener = ignore,
+        checkpoints: Checkpoints = NO_CHECKPOINTS,
     ) -> list[Clustering]:
         self.check_samples(stack.n_samples)
         with one_blas_thread():

@@ -12,11 +12,12 @@ import numpy.typing as npt
 from sklearn.exceptions import ConvergenceWarning
 
 from gmkcf_dask.engine.operators import FusedKernel
-from gmkcf_dask.errors import InputError, NotPositiveError, NumericsWarning
+from gmkcf_dask.errors import InputError, NotPositiveError, NumericsError, NumericsWarning
 from gmkcf_dask.methods import updates
 from gmkcf_dask.methods.base import check_whole
+from gmkcf_dask.methods.checkpoints import State, as_state
 from gmkcf_dask.methods.init import Init, Start, make_starts
-from gmkcf_dask.methods.steps import Ask, Products, Steps
+from gmkcf_dask.methods.steps import Ask, Products, Steps, refuse_nonfinite
 
 Floats = npt.NDArray[np.float64]
 Solver = Literal["paper", "accelerated"]
@@ -104,6 +105,9 @@ class Factorization:
     history: tuple[float, ...]
     converged: bool
 
+    def __post_init__(self) -> None:
+        refuse_nonfinite(U=self.U, V=self.V)
+
     @property
     def n_iter(self) -> int:
         return len(self.history) - 1
@@ -140,6 +144,27 @@ class Iterate:
     before: Floats | None = None
     pace: float = 1.0
 
+    def __post_init__(self) -> None:
+        refuse_nonfinite(U=self.U, V=self.V)
+
+    def state(self) -> State:
+        """For a checkpoint, products included: made anew they would cost a sweep."""
+        parts = {"KU": as_state(self.KU), "KV": None if self.KV is None else as_state(self.KV)}
+        # that `seen` is V itself, and not only equal to it, tells the paper's step
+        return {**as_state(self), **parts, "seen": None if self.seen is self.V else self.seen}
+
+    @classmethod
+    def of_state(cls, state: State) -> Iterate:
+        """From a checkpoint."""
+        KU, KV, seen = Products(**state["KU"]), state["KV"], state["seen"]
+        rest = {name: state[name] for name in ("U", "V", "before", "pace")}
+        return cls(
+            KU=KU,
+            KV=None if KV is None else Products(**KV),
+            seen=state["V"] if seen is None else seen,
+            **rest,
+        )
+
     def objective(self, trace: float) -> float:
         """J, from products at hand."""
         UtKU = symmetric_product(self.U, self.KU.full)
@@ -159,16 +184,16 @@ def multiply_both(kernel: FusedKernel, U: Floats, V: Floats) -> Steps[tuple[Prod
     return both.columns(slice(0, k)), both.columns(slice(k, 2 * k))
 
 
-def begin(kernel: FusedKernel, start: Start, last: Iterate | None = None) -> Steps[Iterate]:
+def begin(
+    kernel: FusedKernel, start: Start, before: Floats | None = None, pace: float = 1.0
+) -> Steps[Iterate]:
     """First products: with a new fused kernel this is its one sweep over all kernels.
 
-    `last` is where the run stood on the kernel before: momentum is of U alone and goes on.
+    `before` and `pace` are of the kernel before this one: momentum is of U alone and goes on.
     """
     U, V = start
     KU, KV = yield from multiply_both(kernel, U, V)
-    if last is None:
-        return Iterate(U, V, KU, KV, seen=V)
-    return Iterate(U, V, KU, KV, seen=V, before=last.before, pace=last.pace)
+    return Iterate(U, V, KU, KV, seen=V, before=before, pace=pace)
 
 
 def symmetric_product(U: Floats, KU: Floats) -> Floats:
@@ -223,6 +248,11 @@ def has_risen(J_old: float, J_new: float, trace: float, rounding: float) -> bool
 
 def refuse_negative(J: float, trace: float, *, nonnegative: bool) -> None:
     """With mixed signs and no positive semi-definiteness J has no lower bound: stop, and say so."""
+    if not np.isfinite(J):
+        raise NumericsError(
+            "the objective is no longer finite: the kernels hold numbers too large to multiply; "
+            "scale them to [0, 1] with scaling minmax"
+        )
     if not nonnegative and -_NEGATIVE * abs(trace) > J:
         raise NotPositiveError(
             f"the objective fell to {J:.4g}, below zero: a kernel with mixed signs is not positive "
@@ -265,6 +295,14 @@ def finish(run: Factorization, KU: Floats, *, polish: bool) -> Factorization:
         warnings.warn(
             "V was not polished, the last iterate is kept: the fused kernel is not positive "
             "semi-definite on the concepts (min-max scaling of wide kernels can do that)",
+            NumericsWarning,
+            stacklevel=3,
+        )
+    empty = updates.empty_concepts(UtKU, V)
+    if empty:
+        warnings.warn(
+            f"{empty} of {V.shape[1]} concepts are empty, no sample belongs to them: a smaller k "
+            "describes these samples as well",
             NumericsWarning,
             stacklevel=3,
         )

@@ -28,13 +28,14 @@ from gmkcf_dask.methods.assign import kmeans_labels
 from gmkcf_dask.methods.base import (
     Clustering,
     MultipleKernelMethod,
-    RunSummary,
+    best_restart,
+    refuse_many_seeds,
     warn_if_one_kernel_has_it_all,
 )
+from gmkcf_dask.methods.checkpoints import FRESH, NO_CHECKPOINTS, Checkpoints, State, Turn
 from gmkcf_dask.methods.factorize import (
     Factorization,
     Floats,
-    Iterate,
     SolverOptions,
     begin,
     finish,
@@ -52,34 +53,39 @@ class Gmkcf(SolverOptions, MultipleKernelMethod):
     """Concept factorization with learned kernel weights, and K-means on V."""
 
     name: ClassVar[str] = "gmkcf"
+    run_type = Factorization
 
     def check_samples(self, n: int) -> None:
         super().check_samples(n)
         self.starts(n, 0)
 
     def fit(
-        self, stack: KernelStack, seeds: Sequence[int], listen: Listener = ignore
+        self,
+        stack: KernelStack,
+        seeds: Sequence[int],
+        listen: Listener = ignore,
+        checkpoints: Checkpoints = NO_CHECKPOINTS,
     ) -> list[Clustering]:
         self.check_samples(stack.n_samples)
+        refuse_many_seeds(seeds, checkpoints)
         found: list[Clustering] = []
         for seed in seeds:
             if found and not self.seeded:  # only K-means differs
                 labels = kmeans_labels(found[0].V, self.n_clusters, seed)
                 found.append(replace(found[0], labels=labels, seed=seed))
             else:
-                found.append(self._fit_seed(stack, seed, listen))
+                found.append(self._fit_seed(stack, seed, listen, checkpoints))
         return found
 
-    def _fit_seed(self, stack: KernelStack, seed: int, listen: Listener) -> Clustering:
-        best: Factorization | None = None
-        runs: list[RunSummary] = []
+    def _fit_seed(
+        self, stack: KernelStack, seed: int, listen: Listener, checkpoints: Checkpoints
+    ) -> Clustering:
+        def run(number: int, start: Start | None, turn: Turn) -> Factorization:
+            return gmkcf(stack, start, self, listen, (number, self.n_init), turn)
+
+        starts = self.starts(stack.n_samples, seed)
         with one_blas_thread():
-            for r, start in enumerate(self.starts(stack.n_samples, seed)):
-                run = gmkcf(stack, start, self, listen, (r, self.n_init))
-                runs.append(RunSummary.of(run))
-                if best is None or run.objective < best.objective:
-                    best = run
-            assert best is not None
+            best, runs = best_restart(starts, run, Factorization, checkpoints)
             KU = stack.fuse(best.w**2, keep=False).matmul(best.U)
             done = finish(best, KU, polish=self.polish)
         warn_if_one_kernel_has_it_all(stack.names, done.w, "GMKCF")
@@ -89,7 +95,7 @@ class Gmkcf(SolverOptions, MultipleKernelMethod):
             stack.names,
             done.history,
             done.converged,
-            tuple(runs),
+            runs,
             seed,
             {"U": done.U, "V": done.V},
         )
@@ -101,6 +107,7 @@ def gmkcf(
     options: SolverOptions,
     listen: Listener = ignore,
     restart: tuple[int, int] = (0, 1),
+    turn: Turn = FRESH,
 ) -> Factorization:
     """One run from one start, factors not yet scaled.
 
@@ -113,24 +120,24 @@ def gmkcf(
         Gets an `IterationDone` after every iteration.
     restart : (number, total)
         Which of several runs this is, for the events.
+    turn : Turn
+        Where the run goes on, if not at its start, and who keeps its states.
     """
-    m = len(stack.names)
     floor = stack.error_floor * stack.traces
-    w = np.full(m, 1.0 / m)
-    U, V = _spectral_start(stack, w, options.n_clusters, listen) if start is None else start
-    history: list[float] = []
-    floored: set[str] = set()
-    at: Iterate | None = None
-    weight_step = WeightStep(stack.products_per_weight_step)
+    state = turn.resumed or _first_state(stack, start, options, listen)
+    U, V, w, before, pace = (state[name] for name in ("U", "V", "w", "before", "pace"))
+    history: list[float] = list(state["history"])
+    floored: set[str] = set(state["floored"])
+    weight_step = WeightStep(stack.products_per_weight_step, state["gain"])
     converged = risen = False
-    for iteration in range(1, options.max_iter + 1):
+    for iteration in range(max(1, len(history)), options.max_iter + 1):
         fused = stack.fuse(w**2)
         try:
-            at = alone(begin(fused, (U, V), at), fused)
+            at = alone(begin(fused, (U, V), before, pace), fused)
             if not history:
                 history.append(at.objective(fused.trace))
             at = alone(iterate(fused, at, options, weight_step), fused)
-            U, V = at.U, at.V
+            U, V, before, pace = at.U, at.V, at.before, at.pace
         finally:
             fused.release()
 
@@ -155,6 +162,18 @@ def gmkcf(
         converged = not risen and should_stop(J_old, J, trace, options.tol)
         if risen or converged:
             break
+        turn.keep(
+            {
+                "U": U,
+                "V": V,
+                "w": w,
+                "before": before,
+                "pace": pace,
+                "history": tuple(history),
+                "floored": sorted(floored),
+                "gain": weight_step.gain,
+            }
+        )
     if not converged:
         warn_not_converged(options, history, risen=risen, what="GMKCF")
     if floored:
@@ -167,6 +186,16 @@ def gmkcf(
             stacklevel=2,
         )
     return Factorization(U, V, w, tuple(history), converged)
+
+
+def _first_state(
+    stack: KernelStack, start: Start | None, options: SolverOptions, listen: Listener
+) -> State:
+    m = len(stack.names)
+    w = np.full(m, 1.0 / m)
+    U, V = _spectral_start(stack, w, options.n_clusters, listen) if start is None else start
+    rest: State = {"before": None, "pace": 1.0, "history": (), "floored": (), "gain": 0.0}
+    return {"U": U, "V": V, "w": w, **rest}
 
 
 def _spectral_start(stack: KernelStack, w: Floats, k: int, listen: Listener) -> Start:

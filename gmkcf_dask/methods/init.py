@@ -24,6 +24,8 @@ Start = tuple[Floats, Floats]
 Init = Literal["random", "spectral"] | tuple[npt.ArrayLike, npt.ArrayLike]
 LIFT = 0.2
 """What is added to every entry of a spectral start, relative to a full membership of 1."""
+LIFT_OF_ZEROS = 1e-10
+"""Smallest entry of a given start, relative to its largest."""
 
 
 def make_starts(n: int, k: int, seed: int, n_init: int, init: Init) -> Iterable[Start | None]:
@@ -79,7 +81,7 @@ def random_starts(n: int, k: int, seed: int, n_init: int) -> Iterator[Start]:
 
 
 def given_start(U0: npt.ArrayLike, V0: npt.ArrayLike, n: int, k: int) -> Start:
-    """A start the user brings, checked."""
+    """A start the user brings, checked; its zeros, which no step could ever leave, are lifted."""
     factors = []
     for name, given in (("U0", U0), ("V0", V0)):
         try:
@@ -90,7 +92,7 @@ def given_start(U0: npt.ArrayLike, V0: npt.ArrayLike, n: int, k: int) -> Start:
             raise InputError(f"init {name} has shape {values.shape}, it must be ({n}, {k})")
         if not np.isfinite(values).all() or values.min() < 0:
             raise InputError(f"init {name} must be finite and non-negative")
-        factors.append(values)
+        factors.append(np.maximum(values, LIFT_OF_ZEROS * (values.max() or 1.0)))
     return factors[0], factors[1]
 
 

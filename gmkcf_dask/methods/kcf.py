@@ -14,9 +14,11 @@ from gmkcf_dask.events import IterationDone, Listener, ignore
 from gmkcf_dask.methods.accelerate import iterate
 from gmkcf_dask.methods.assign import kmeans_labels
 from gmkcf_dask.methods.base import Labels, SingleKernelMethod
+from gmkcf_dask.methods.checkpoints import FRESH, Turn
 from gmkcf_dask.methods.factorize import (
     Factorization,
     Floats,
+    Iterate,
     SolverOptions,
     begin,
     finish,
@@ -34,6 +36,7 @@ class Kcf(SolverOptions, SingleKernelMethod[Start | None, Factorization]):
     """Concept factorization with one kernel, and K-means on V; with the linear kernel it is CF."""
 
     name: ClassVar[str] = "kcf"
+    run_type = Factorization
 
     def check_samples(self, n: int) -> None:
         super().check_samples(n)
@@ -47,8 +50,9 @@ class Kcf(SolverOptions, SingleKernelMethod[Start | None, Factorization]):
         rounding: float,
         listen: Listener,
         restart: tuple[int, int],
+        turn: Turn,
     ) -> Steps[Factorization]:
-        return kcf(kernel, start, self, weights, rounding, listen, restart)
+        return kcf(kernel, start, self, weights, rounding, listen, restart, turn)
 
     def conclude(self, run: Factorization, seed: int) -> tuple[Labels, dict[str, Floats]]:
         return kmeans_labels(run.V, self.n_clusters, seed), {"U": run.U, "V": run.V}
@@ -62,6 +66,7 @@ def kcf(
     rounding: float,
     listen: Listener = ignore,
     restart: tuple[int, int] = (0, 1),
+    turn: Turn = FRESH,
 ) -> Steps[Factorization]:
     """One run from one start, finished: K U is at hand, so that costs no sweep.
 
@@ -74,13 +79,19 @@ def kcf(
         The fixed weights the kernel was made with; reported, not changed.
     rounding : float
         Relative rounding of J to be expected of this kernel.
+    turn : Turn
+        Where the run goes on, if not at its start, and who keeps its states.
     """
-    if start is None:
-        start = yield from spectral_start(kernel, options.n_clusters, rounding, listen)
-    at = yield from begin(kernel, start)
-    history = [at.objective(kernel.trace)]
+    if turn.resumed is not None:
+        at = Iterate.of_state(turn.resumed["at"])
+        history = list(turn.resumed["history"])
+    else:
+        if start is None:
+            start = yield from spectral_start(kernel, options.n_clusters, rounding, listen)
+        at = yield from begin(kernel, start)
+        history = [at.objective(kernel.trace)]
     converged = risen = False
-    for iteration in range(1, options.max_iter + 1):
+    for iteration in range(len(history), options.max_iter + 1):
         at = yield from iterate(kernel, at, options)
         J_old, J = history[-1], at.objective(kernel.trace)
         refuse_negative(J, kernel.trace, nonnegative=kernel.nonnegative)
@@ -102,6 +113,7 @@ def kcf(
         converged = not risen and should_stop(J_old, J, kernel.trace, options.tol)
         if risen or converged:
             break
+        turn.keep({"at": at.state(), "history": tuple(history)})
     if not converged:
         warn_not_converged(options, history, risen=risen, what=f"KCF on {kernel.label}")
     run = Factorization(at.U, at.V, weights, tuple(history), converged)

@@ -20,6 +20,7 @@ from gmkcf_dask.engine.operators import FusedKernel
 from gmkcf_dask.errors import NumericsWarning
 from gmkcf_dask.events import IterationDone, Listener
 from gmkcf_dask.methods.base import Floats, Labels, SingleKernelMethod, check_whole
+from gmkcf_dask.methods.checkpoints import Turn
 from gmkcf_dask.methods.partition import (
     Partition,
     assign,
@@ -44,6 +45,7 @@ class Kkm(SingleKernelMethod[Floats, Partition]):
     """
 
     name: ClassVar[str] = "kkm"
+    run_type = Partition
     n_clusters: int
     n_init: int = 1
     max_iter: int = 100
@@ -62,12 +64,16 @@ class Kkm(SingleKernelMethod[Floats, Partition]):
         rounding: float,
         listen: Listener,
         restart: tuple[int, int],
+        turn: Turn,
     ) -> Steps[Partition]:
         C, k, diagonal = start, self.n_clusters, kernel.diagonal()
         labels: Labels | None = None
         history: list[float] = []
+        if turn.resumed is not None:
+            labels, history = turn.resumed["labels"], list(turn.resumed["history"])
+            C = indicator(turn.resumed["labels"], k)
         converged = risen = False
-        for iteration in range(self.max_iter + 1):
+        for iteration in range(len(history), self.max_iter + 1):
             products = yield Ask(C)
             d = distances(diagonal, C, products.full)
             value = float(d.min(axis=1).sum())
@@ -88,6 +94,7 @@ class Kkm(SingleKernelMethod[Floats, Partition]):
             if converged:
                 break
             C = indicator(labels, k)
+            turn.keep({"labels": labels, "history": tuple(history)})
         assert labels is not None
         if risen:
             warnings.warn(

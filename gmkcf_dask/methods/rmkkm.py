@@ -28,10 +28,12 @@ from gmkcf_dask.methods.base import (
     Floats,
     Labels,
     MultipleKernelMethod,
-    RunSummary,
+    best_restart,
     check_whole,
+    refuse_many_seeds,
     warn_if_one_kernel_has_it_all,
 )
+from gmkcf_dask.methods.checkpoints import FRESH, NO_CHECKPOINTS, Checkpoints, Turn
 from gmkcf_dask.methods.partition import (
     Partition,
     assign,
@@ -70,6 +72,7 @@ class Rmkkm(MultipleKernelMethod):
     """
 
     name: ClassVar[str] = "rmkkm"
+    run_type = Partition
     n_clusters: int
     gamma: float = 0.3
     restart_inner: bool = False
@@ -88,24 +91,31 @@ class Rmkkm(MultipleKernelMethod):
             raise InputError(f"gamma must be a number between 0 and 1, not {self.gamma!r}")
 
     def fit(
-        self, stack: KernelStack, seeds: Sequence[int], listen: Listener = ignore
+        self,
+        stack: KernelStack,
+        seeds: Sequence[int],
+        listen: Listener = ignore,
+        checkpoints: Checkpoints = NO_CHECKPOINTS,
     ) -> list[Clustering]:
         self.check_samples(stack.n_samples)
+        refuse_many_seeds(seeds, checkpoints)
         if np.log(len(stack.names)) / self.gamma > np.log(LARGEST):
             raise InputError(
                 f"gamma={self.gamma:g} is too small for {len(stack.names)} kernels: equal weights "
                 "would be m^(-1/gamma), which no number can hold; choose a larger gamma"
             )
-        return [self._fit_seed(stack, seed, listen) for seed in seeds]
+        return [self._fit_seed(stack, seed, listen, checkpoints) for seed in seeds]
 
-    def _fit_seed(self, stack: KernelStack, seed: int, listen: Listener) -> Clustering:
+    def _fit_seed(
+        self, stack: KernelStack, seed: int, listen: Listener, checkpoints: Checkpoints
+    ) -> Clustering:
+        def run(number: int, stream: np.random.SeedSequence, turn: Turn) -> Partition:
+            rng = np.random.default_rng(stream)
+            return rmkkm(stack, self, rng, listen, (number, self.n_init), turn)
+
         streams = np.random.SeedSequence(seed).spawn(self.n_init)
         with one_blas_thread():
-            runs = [
-                rmkkm(stack, self, np.random.default_rng(stream), listen, (r, self.n_init))
-                for r, stream in enumerate(streams)
-            ]
-        best = min(runs, key=lambda run: run.history[-1])
+            best, runs = best_restart(streams, run, Partition, checkpoints)
         warn_if_one_kernel_has_it_all(stack.names, best.weights / best.weights.sum(), "RMKKM")
         return Clustering(
             best.labels,
@@ -113,7 +123,7 @@ class Rmkkm(MultipleKernelMethod):
             stack.names,
             best.history,
             best.converged,
-            tuple(map(RunSummary.of, runs)),
+            runs,
             seed,
         )
 
@@ -124,15 +134,22 @@ def rmkkm(
     rng: np.random.Generator,
     listen: Listener = ignore,
     restart: tuple[int, int] = (0, 1),
+    turn: Turn = FRESH,
 ) -> Partition:
-    """One run."""
+    """One run; `turn` says where it goes on, if not at its start."""
     m, n, k = len(stack.names), stack.n_samples, options.n_clusters
-    w = np.full(m, m ** (-1.0 / options.gamma))
-    starts = [sample_centres(rng, n, k) for _ in range(RESTARTS if options.restart_inner else 1)]
     labels: Labels | None = None
     history: list[float] = []
-    converged, fresh = False, True
-    for iteration in range(1, options.max_iter + 1):
+    if turn.resumed is not None:
+        w, labels, starts = (turn.resumed[name] for name in ("w", "labels", "starts"))
+        history = list(turn.resumed["history"])
+        rng.bit_generator.state = turn.resumed["rng"]
+    else:
+        w = np.full(m, m ** (-1.0 / options.gamma))
+        n_starts = RESTARTS if options.restart_inner else 1
+        starts = [sample_centres(rng, n, k) for _ in range(n_starts)]
+    converged, fresh = False, labels is None or options.restart_inner
+    for iteration in range(max(1, len(history)), options.max_iter + 1):
         # clusters do not change with the scale of w, and w itself can be as small as m^(−1/γ)
         fused = stack.fuse(w / w.max())
         try:
@@ -163,6 +180,15 @@ def rmkkm(
             break
         fresh = options.restart_inner
         starts = [sample_centres(rng, n, k) for _ in range(RESTARTS)] if fresh else [C]
+        turn.keep(
+            {
+                "w": w,
+                "labels": labels,
+                "starts": starts,
+                "history": tuple(history),
+                "rng": rng.bit_generator.state,
+            }
+        )
     assert labels is not None
     if not converged and not options.restart_inner:
         warnings.warn(

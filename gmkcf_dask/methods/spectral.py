@@ -24,6 +24,7 @@ from gmkcf_dask.errors import InputError
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.methods.assign import kmeans_labels
 from gmkcf_dask.methods.base import Floats, Labels, SingleKernelMethod, check_whole
+from gmkcf_dask.methods.checkpoints import Turn
 from gmkcf_dask.methods.eigen import DIRECT, Eigenpairs, Matrix, leading_eigenpairs
 from gmkcf_dask.methods.steps import Ask, Steps
 
@@ -84,6 +85,7 @@ class Sc(SingleKernelMethod[None, Embedding]):
         rounding: float,
         listen: Listener,
         restart: tuple[int, int],
+        turn: Turn,
     ) -> Steps[Embedding]:
         return (yield from embed(kernel, self.n_clusters, self.laplacian, rounding, listen=listen))
 

@@ -17,9 +17,21 @@ import numpy as np
 import numpy.typing as npt
 
 from gmkcf_dask.engine.operators import FusedKernel, KernelStack
+from gmkcf_dask.errors import NumericsError
 from gmkcf_dask.events import Listener, StageProgress, ignore
 
 Floats = npt.NDArray[np.float64]
+
+
+def refuse_nonfinite(**factors: Floats) -> None:
+    """The one check of n×k matrices that leave an update: NaN must not spread, nor be saved."""
+    for name, values in factors.items():
+        if not np.isfinite(values).all():
+            row = int(np.argmin(np.isfinite(values).all(axis=1)))
+            raise NumericsError(
+                f"{name} is no longer finite (sample {row}): the kernels hold numbers too large or "
+                "too small to multiply; scale them to [0, 1] with scaling minmax"
+            )
 
 
 @dataclass(frozen=True)
@@ -28,6 +40,9 @@ class Ask:
 
     Z: Floats
     split: bool = False
+
+    def __post_init__(self) -> None:
+        refuse_nonfinite(Z=self.Z)
 
 
 @dataclass(frozen=True)
@@ -54,11 +69,16 @@ def alone(steps: Steps[T], kernel: FusedKernel) -> T:
 
 
 def together(
-    runs: Sequence[Steps[T]], multiply: Multiply, listen: Listener = ignore, stage: str = "fit"
+    runs: Sequence[Steps[T]],
+    multiply: Multiply,
+    listen: Listener = ignore,
+    stage: str = "fit",
+    before_round: Callable[[Mapping[int, T]], object] = lambda ended: None,
 ) -> list[T]:
     """Run methods to their ends, one sweep per round for all that are not done yet.
 
-    A listener hears how many have ended, if there is more than one.
+    A listener hears how many have ended, if there is more than one; `before_round` gets the results
+    of those that have, by number, before every sweep.
     """
     results: dict[int, T] = {}
     asked: dict[int, Ask] = {}
@@ -75,6 +95,7 @@ def together(
         for number in range(len(runs)):
             advance(number, None)
         while asked:
+            before_round(results)
             if len(runs) > 1:
                 listen(StageProgress(stage, len(results), len(runs), unit="runs"))
             for number, answer in multiply(dict(asked)).items():
@@ -85,6 +106,12 @@ def together(
     if len(runs) > 1:
         listen(StageProgress(stage, len(results), len(runs), unit="runs"))
     return [results[number] for number in range(len(runs))]
+
+
+def ended(result: T) -> Steps[T]:
+    """A run that has nothing left to ask."""
+    return result
+    yield  # what makes it a generator
 
 
 def on_kernel(kernel: FusedKernel) -> Multiply:

@@ -1,7 +1,7 @@
 """The formulas, one function each: n×k and k×k matrices in, new ones out, nothing changed in place.
 
-Numbers in brackets are the equations of docs/algorithm.md. Names: KU = K_w U, KV = K_w V,
-UtKU = Uᵀ K_w U, VtV = Vᵀ V.
+Numbers in brackets are the equations of docs/algorithm.md, whose section "Guards" says what they
+give where the formula has no answer. Names: KU = K_w U, KV = K_w V, UtKU = Uᵀ K_w U, VtV = Vᵀ V.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ from scipy.optimize import nnls
 Floats = npt.NDArray[np.float64]
 
 DENOMINATOR_FLOOR = 1e-300
+LARGEST_STEP = 1e12
+"""No entry of U or V grows by more than this factor in one multiplicative step."""
+SMALLEST = float(np.finfo(np.float64).tiny)
+"""What a multiplicative step leaves at least: 0 could never grow again, and denormals are slow."""
 _RANK = 1e-7
 """Smaller eigenvalues of UᵀK_wU, relative to the largest, are rounding of float32 kernels."""
 _INDEFINITE = 1e-5
@@ -21,24 +25,24 @@ _INDEFINITE = 1e-5
 
 def update_U(U: Floats, KU: Floats, KV: Floats, VtV: Floats) -> Floats:
     """[2] U ∘ K_wV ⊘ (K_wU·VᵀV), for K_w ≥ 0."""
-    return _ratio(U * KV, KU @ VtV)
+    return _guarded(U, _ratio(U * KV, KU @ VtV))
 
 
 def update_V(V: Floats, KU: Floats, UtKU: Floats) -> Floats:
     """[3] V ∘ K_wU ⊘ (V·UᵀK_wU), for K_w ≥ 0."""
-    return _ratio(V * KU, V @ UtKU)
+    return _guarded(V, _ratio(V * KU, V @ UtKU))
 
 
 def update_U_mixed(U: Floats, KU: Floats, KposU: Floats, KV: Floats, VtV: Floats) -> Floats:
     """[6] The U step for K_w of mixed signs, K⁻U = K⁺U − K_wU."""
     KnegU = np.maximum(KposU - KU, 0.0)
-    return U * _signed_factor(KV, KposU @ VtV, KnegU @ VtV)
+    return _guarded(U, U * _signed_factor(KV, KposU @ VtV, KnegU @ VtV))
 
 
 def update_V_mixed(V: Floats, U: Floats, KU: Floats, KposU: Floats) -> Floats:
     """[7] The V step for K_w of mixed signs."""
     KnegU = np.maximum(KposU - KU, 0.0)
-    return V * _signed_factor(KU, V @ (U.T @ KposU), V @ (U.T @ KnegU))
+    return _guarded(V, V * _signed_factor(KU, V @ (U.T @ KposU), V @ (U.T @ KnegU)))
 
 
 def hals_V(V: Floats, KU: Floats, UtKU: Floats, passes: int) -> Floats:
@@ -59,7 +63,9 @@ def objective(trace: float, V: Floats, KU: Floats, UtKU: Floats) -> float:
 
 
 def weights_from_errors(e: Floats) -> Floats:
-    """[4] w_i = (1/e_i) / Σ_j (1/e_j)."""
+    """[4] w_i = (1/e_i) / Σ_j (1/e_j); kernels without any error share the weight equally."""
+    if e.min() == 0.0:
+        return np.asarray((e == 0.0) / np.count_nonzero(e == 0.0))
     inverse = e.min() / e  # the common factor cancels, and nothing overflows
     return np.asarray(inverse / inverse.sum())
 
@@ -105,8 +111,23 @@ def solve_V(KU: Floats, UtKU: Floats, V: Floats) -> Floats | None:
         return None
 
 
+def empty_concepts(UtKU: Floats, V: Floats) -> int:
+    """Concepts without samples: no length in the fused kernel, or no entry in V."""
+    return int(np.sum((np.diagonal(UtKU) <= 0.0) | (V.max(axis=0) <= SMALLEST)))
+
+
 def _ratio(numerator: Floats, denominator: Floats) -> Floats:
-    return np.asarray(numerator / np.maximum(denominator, DENOMINATOR_FLOOR))
+    with np.errstate(over="ignore"):  # a denominator of 0: `_guarded` bounds the step
+        return np.asarray(numerator / np.maximum(denominator, DENOMINATOR_FLOOR))
+
+
+def _guarded(before: Floats, after: Floats) -> Floats:
+    """A multiplicative step within bounds: no entry is thrown to 0 or out of all proportion.
+
+    The step is towards the minimum of a function that is convex in each entry, so stopping short of
+    it does no harm to the descent of J.
+    """
+    return np.maximum(np.minimum(after, LARGEST_STEP * before), SMALLEST)
 
 
 def _signed_factor(B: Floats, P: Floats, N: Floats) -> Floats:
@@ -115,7 +136,8 @@ def _signed_factor(B: Floats, P: Floats, N: Floats) -> Floats:
     Where B < 0 that is 2N/(R − B), the same number; the first form is 0/0 in rows of K_w without a
     positive entry, and the objective would rise.
     """
-    R = np.sqrt(B * B + 4.0 * P * N)
+    R = np.hypot(B, 2.0 * np.sqrt(P) * np.sqrt(N))  # squares of large numbers would overflow
     up = B >= 0.0
     numerator = np.where(up, B + R, 2.0 * N)
-    return _ratio(numerator, np.where(up, 2.0 * P, R - B))
+    # bounded here already: 0 times infinity would be no number
+    return np.minimum(_ratio(numerator, np.where(up, 2.0 * P, R - B)), LARGEST_STEP)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,26 +16,51 @@ import numpy.typing as npt
 
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.files import check_writable, get, make_folder, put_atomic
+from gmkcf_dask.redact import redacted_tree
+from gmkcf_dask.results.checkpoints import FOLDER, has_checkpoint
+from gmkcf_dask.security import confined, refuse_link
 
 LABELS, RESULT, FACTORS = "labels.csv", "result.json", "factors.npz"
 
 
-def check_run_folder(path: Path, *, overwrite: bool) -> None:
-    """Refuse a folder that holds another run or cannot be written."""
+def check_run_folder(
+    path: Path, *, overwrite: bool, resume: bool = False, inside: Path | None = None
+) -> None:
+    """Refuse a folder that holds another run, finished or not, or cannot be written.
+
+    `inside` is the folder it must not lead out of, where its name was made by us.
+    """
+    if inside is not None:
+        confined(path, inside)
+    if overwrite:
+        refuse_link(path, "a run")
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file: choose a folder for the run")
     check_writable(path, "the run")
+    begun = has_checkpoint(path / FOLDER)
+    if begun and not (overwrite or resume):
+        raise InputError(
+            f"{path} holds the checkpoint of a run that did not come to its end: go on from it "
+            "with --resume, or start anew with --overwrite"
+        )
     held = [name for name in (RESULT, LABELS, FACTORS) if (path / name).exists()]
-    if held and not overwrite:
+    # a run that was allowed to overwrite them is allowed to when it goes on
+    if held and not (overwrite or (resume and begun)):
         raise InputError(
             f"{path} holds another run ({', '.join(held)}): choose another folder or --overwrite"
         )
 
 
 def remove_run(path: Path) -> None:
-    """Remove the files of a run, result.json first; nothing happens where there is none."""
-    for name in (RESULT, LABELS, FACTORS):
-        (path / name).unlink(missing_ok=True)
+    """Remove the files of a run, result.json first; nothing happens where there is none.
+
+    A file that is a link is removed itself, not what it points to.
+    """
+    held = [path / name for name in (RESULT, LABELS, FACTORS) if os.path.lexists(path / name)]
+    if held:
+        refuse_link(path, "a run")
+    for file in held:
+        file.unlink(missing_ok=True)
 
 
 def write_run(
@@ -51,11 +78,19 @@ def write_run(
     rows.writerow(["id", "label"])
     rows.writerows(zip(ids, labels.tolist(), strict=True))
     put_atomic(path / LABELS, text.getvalue().encode())
+    put_atomic(path / FACTORS, npz_bytes(factors))
+    content = json.dumps(redacted_tree(result), indent=1, ensure_ascii=False)
+    put_atomic(path / RESULT, content.encode())
+
+
+def npz_bytes(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
+    """Arrays as the content of an .npz file; objects are refused, for they would be pickled."""
     binary = io.BytesIO()
-    save: Any = np.savez_compressed  # its types take names for its own options
-    save(binary, **factors)
-    put_atomic(path / FACTORS, binary.getvalue())
-    put_atomic(path / RESULT, json.dumps(result, indent=1, ensure_ascii=False).encode())
+    with zipfile.ZipFile(binary, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, values in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asanyarray(values), allow_pickle=False)
+    return binary.getvalue()
 
 
 def read_result(path: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from scipy import sparse
 
 from gmkcf_dask import Corpus, workflow
 from gmkcf_dask.cluster import Resources, threads
-from gmkcf_dask.kernels.build import KernelRequest
+from gmkcf_dask.kernels.request import KernelRequest
 from gmkcf_dask.kernels.specs import KernelSpec, Rbf, resolve_kernels
 from gmkcf_dask.kernels.store import KernelStore
 

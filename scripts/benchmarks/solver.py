@@ -23,7 +23,7 @@ from gmkcf_dask.engine.dense import DenseKernels
 from gmkcf_dask.engine.operators import FusedKernel, KernelStack
 from gmkcf_dask.errors import NumericsWarning
 from gmkcf_dask.events import Event, IterationDone
-from gmkcf_dask.kernels.build import KernelRequest
+from gmkcf_dask.kernels.request import KernelRequest
 from gmkcf_dask.kernels.specs import PAPER12
 from gmkcf_dask.methods.gmkcf import Gmkcf
 from gmkcf_dask.methods.init import Start, spectral_start

@@ -1,0 +1,46 @@
+"""What a store says about itself, in lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gmkcf_dask.kernels.lease import holder
+from gmkcf_dask.kernels.manifest import KernelRecord, Manifest
+from gmkcf_dask.kernels.store import KernelStore
+from gmkcf_dask.plan import human_bytes
+
+
+def describe(path: Path) -> list[str]:
+    """Samples, kernels, sizes, state, versions and who writes into it. Reads no tile."""
+    store = KernelStore(path, Manifest.read(path))
+    m, tiling = store.manifest, store.tiling
+    done = "complete" if m.complete else "incomplete: the same build goes on from there"
+    lines = [
+        f"samples    {m.n_samples:,}",
+        f"features   {m.n_features:,}" if m.n_features else "features   none (precomputed kernels)",
+        f"precision  {m.precision}",
+        f"tiles      {len(m.tiles_done):,} of {tiling.n_tiles:,} per kernel, "
+        f"{m.block_size}×{m.block_size}; {done}",
+        f"on disk    {human_bytes(store.stored_bytes())}",
+        f"writer     {holder(path) or 'nobody'}",
+        f"store id   {m.store_id}",
+        "made with  " + ", ".join(f"{name} {version}" for name, version in m.versions.items()),
+        f"kernels    {len(m.kernels)}",
+    ]
+    stands = dict(zip(m.names, m.stored_as or m.names, strict=True))
+    width = max(map(len, m.names))
+    for record in m.kernels:
+        other = stands[record.name]
+        how = [record.normalization, record.scaling, *_statistics(record)]
+        if record.name not in m.formulas:
+            how.append("passed in, cannot be computed again")
+        if other != record.name:
+            how.append(f"tiles of {other} stand for it")
+        lines.append(f"  {record.name:<{width}}  {', '.join(how)}")
+    lines += [f"nearly the same: {sentence}" for sentence in store.duplicates()]
+    return lines
+
+
+def _statistics(record: KernelRecord) -> list[str]:
+    shown = {"sigma": record.sigma, "minimum": record.minimum, "maximum": record.maximum}
+    return [f"{name} {value:.6g}" for name, value in shown.items() if value is not None]

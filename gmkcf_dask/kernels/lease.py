@@ -1,0 +1,252 @@
+"""One writer at a time: a lease file beside the store says who writes into it.
+
+Readers never look at it. A lease that its owner no longer renews stays until somebody takes it over
+by force: whether a writer is gone is for the user to judge, with what is said here.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psutil
+
+from gmkcf_dask.errors import InputError, StoreBusyError, StoreError
+from gmkcf_dask.files import get, links_inside, put_if_absent, remove_folder, remove_leftovers
+
+RENEWED_EVERY = 60.0
+"""Seconds between signs of life of a writer."""
+STALE_AFTER = 900.0
+"""Seconds without one after which a writer on another machine counts as gone."""
+_UNREADABLE_AFTER = 10.0  # a lease is written at once: half a lease this old has no owner
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Who writes into a store.
+
+    Attributes
+    ----------
+    machine : str
+        Host name, the time since it was last started, and the space of its process numbers, as far
+        as the system tells: only where all are the same can a process be looked for by its number.
+    started : float
+        When the process began: a number that is used again by the system is another process.
+    """
+
+    host: str
+    machine: str
+    pid: int
+    started: float
+    run: str
+    since: str
+
+    @classmethod
+    def mine(cls) -> Lease:
+        """A new lease for this process."""
+        return cls(
+            host=socket.gethostname(),
+            machine=_machine(),
+            pid=os.getpid(),
+            started=psutil.Process().create_time(),
+            run=uuid4().hex,
+            since=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Lease | None:
+        """The lease in a file; None where it is torn or of another kind."""
+        try:
+            found = json.loads(get(path) or b"null")
+            lease = cls(**found)
+        except (ValueError, TypeError, RecursionError):
+            return None
+        texts = (lease.host, lease.machine, lease.run, lease.since)
+        right = all(isinstance(text, str) for text in texts) and isinstance(lease.pid, int)
+        return lease if right and isinstance(lease.started, int | float) else None
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host} since {self.since} (run {self.run[:8]})"
+
+
+def lease_path(store: Path) -> Path:
+    """Where the lease of a store is: beside it, so that it can be had before there is a store."""
+    real = store.resolve()
+    return real.with_name(f".{real.name}.lease")
+
+
+def holder(store: Path) -> str | None:
+    """Who writes into a store now, or did when it was killed, in words; None for nobody."""
+    path = lease_path(store)
+    if not path.exists():
+        return None
+    lease, gone = Lease.read(path), _gone(path)
+    who = str(lease) if lease else "an unknown process"
+    return f"{who}, which is gone" if gone else who
+
+
+@contextmanager
+def writing(store: Path, *, force: bool = False) -> Iterator[Lease]:
+    """Hold the lease of a store, and begin by removing what killed writers left half written.
+
+    Parameters
+    ----------
+    force : bool
+        Take over the lease of a writer that is gone. One that lives keeps it.
+
+    Raises
+    ------
+    StoreBusyError
+        Another writer holds it; says who and since when.
+    """
+    path, lease = lease_path(store), Lease.mine()
+    _acquire(path, lease, store, force=force)
+    stop = threading.Event()
+    renewing = threading.Thread(target=_renew, args=(path, stop), daemon=True)
+    renewing.start()
+    try:
+        with _signals_as_exceptions():
+            _sweep(store)
+            yield lease
+    finally:
+        stop.set()
+        renewing.join()
+        if Lease.read(path) == lease:
+            path.unlink(missing_ok=True)
+
+
+def confirm(store: Path, lease: Lease) -> None:
+    """Stop a writer whose lease was taken over: two would undo each other's work."""
+    if Lease.read(lease_path(store)) != lease:
+        raise StoreBusyError(
+            f"the lease of {store} was taken over by {holder(store) or 'somebody who is done'}: "
+            "this writer stops, what it wrote is kept"
+        )
+
+
+def _acquire(path: Path, lease: Lease, store: Path, *, force: bool) -> None:
+    content = json.dumps(asdict(lease)).encode()
+    try:
+        if put_if_absent(path, content):
+            return
+        if not _gone(path):
+            raise StoreBusyError(
+                f"{store} is being written by {holder(store) or 'another process'}: wait until it "
+                "is done; reading is possible meanwhile"
+            )
+        if not force:
+            raise StoreBusyError(
+                f"{store} was being written by {holder(store) or 'a process that just ended'}: if "
+                f"that is so, take over with --force (from Python, remove {path})"
+            )
+        # by renaming, which only one can do; and looked at again, as it may be a new one by now
+        aside = path.with_name(f"{path.name}.{uuid4().hex}")
+        with suppress(FileNotFoundError):
+            path.rename(aside)
+            if not _gone(aside):
+                put_if_absent(path, get(aside) or b"")
+            aside.unlink()
+        if not put_if_absent(path, content):
+            raise StoreBusyError(f"{store} is being written by {holder(store)}: wait for it")
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise InputError(
+            f"cannot write the store at {store}: {error.strerror}; choose another path"
+        ) from error
+
+
+def _gone(path: Path) -> bool:
+    """Whether the owner of a lease cannot be writing any more."""
+    lease = Lease.read(path)
+    if lease is None:
+        return _age(path) > _UNREADABLE_AFTER
+    if lease.machine != _machine():
+        return _age(path) > STALE_AFTER
+    try:
+        return abs(psutil.Process(lease.pid).create_time() - lease.started) > 1.0
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _age(path: Path) -> float:
+    """Seconds since a file was touched, by the clock of its file system."""
+    probe = path.with_name(f"{path.name}.{uuid4().hex}")
+    try:
+        touched = path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+    try:
+        probe.touch()
+        return probe.stat().st_mtime - touched
+    except OSError:  # one who only reads may not write there
+        return time.time() - touched
+    finally:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
+
+
+def _renew(path: Path, stop: threading.Event) -> None:
+    while not stop.wait(RENEWED_EVERY):
+        with suppress(OSError):  # the next manifest finds out, and says so
+            os.utime(path)
+
+
+def _sweep(store: Path) -> None:
+    """Under the lease: remove what killed writers left, inside the store and beside it."""
+    for link in links_inside(store):
+        raise StoreError(
+            f"{link} is a symbolic link: stores are not written through links, put the folder "
+            "itself in its place"
+        )
+    remove_leftovers(store)
+    real = store.resolve()
+    left = re.compile(rf"\.{re.escape(real.name)}\.(lease\.)?[0-9a-f]{{32}}")
+    for entry in list(os.scandir(real.parent)):
+        if left.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+            remove_folder(real.parent, entry.name)
+        elif left.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+            Path(entry.path).unlink(missing_ok=True)
+
+
+def _machine() -> str:
+    boot = (get(Path("/proc/sys/kernel/random/boot_id")) or b"").decode().strip()
+    space = ""
+    with suppress(OSError):
+        space = str(Path("/proc/self/ns/pid").readlink())
+    return f"{socket.gethostname()} {boot} {space}"
+
+
+@contextmanager
+def _signals_as_exceptions() -> Iterator[None]:
+    """While something is held, being asked to end unwinds the stack instead of cutting it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may say what signals do
+        return
+
+    def leave(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    asked = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+    # somebody who handles signals already knows better
+    ours = [number for number in asked if signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)

@@ -1,0 +1,189 @@
+"""The `zarr.json` files of a store: compared with what we write before anything is opened.
+
+Zarr opens whatever such a file says: another shape, another type, codecs that run code. Ours are
+known in advance from the manifest, so every field is compared, and nothing else is accepted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gmkcf_dask.files import get
+from gmkcf_dask.kernels.manifest import Manifest
+from gmkcf_dask.kernels.tiles import COMPACT_MAX, STORED_DTYPE
+from gmkcf_dask.plan import FEATURE_CHUNK
+
+METADATA = "zarr.json"
+FILL_VALUE: dict[str, float] = {
+    "float32": np.nan,
+    "float64": np.nan,
+    "uint16": COMPACT_MAX + 1,
+    "int64": -1,
+}
+"""By stored dtype, a value that cannot be data."""
+_LARGEST = 1 << 20  # bytes of a zarr.json; ours have less than one thousand
+
+
+@dataclass(frozen=True)
+class Layout:
+    """An array as a store has it: codecs and fill value follow from the dtype."""
+
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    dtype: str
+
+    def fields(self) -> dict[str, Any]:
+        """What its zarr.json says."""
+        fill = FILL_VALUE[self.dtype]
+        separator = {"separator": "/"}
+        return {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": list(self.shape),
+            "data_type": self.dtype,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.chunks)}},
+            "chunk_key_encoding": {"name": "default", "configuration": separator},
+            "fill_value": "NaN" if np.isnan(fill) else int(fill),
+            "codecs": [
+                {"name": "bytes", "configuration": {"endian": "little"}},
+                {"name": "zstd", "configuration": {"level": 1, "checksum": True}},
+            ],
+        }
+
+
+GROUP = {"zarr_format": 3, "node_type": "group"}
+
+
+@dataclass(frozen=True)
+class BadMetadata:
+    """A zarr.json that is not what we write; `fields` is what it should say."""
+
+    where: str
+    what: str
+    fields: dict[str, Any]
+
+
+def kernel_layout(m: Manifest) -> Layout:
+    """Of the array of a kernel: one chunk for each tile."""
+    n, block = m.n_samples, m.block_size
+    return Layout((n, n), (block, block), STORED_DTYPE[m.precision])
+
+
+def diagonal_layout(m: Manifest) -> Layout:
+    """Of the array of a kernel's diagonal."""
+    return Layout((m.n_samples,), (m.block_size,), "float64")
+
+
+def norm_layout(m: Manifest) -> Layout:
+    """Of a vector that normalisation divides by."""
+    return Layout((m.n_samples,), (m.n_samples,), "float64")
+
+
+def dense_layout(m: Manifest) -> Layout:
+    """Of dense features."""
+    n, d = m.n_samples, m.n_features
+    return Layout((n, d), (min(m.block_size, n), d), "float64")
+
+
+def part_layout(length: int, dtype: str) -> Layout:
+    """Of a part of sparse features."""
+    return Layout((length,), (max(1, min(FEATURE_CHUNK, length)),), dtype)
+
+
+def bad_metadata(path: Path, m: Manifest) -> list[BadMetadata]:
+    """Every zarr.json of a store that is missing or says something else than it should."""
+    return [
+        BadMetadata(where, what, fields)
+        for where, fields in expected_metadata(path, m)
+        if (what := _difference(path / where / METADATA, fields))
+    ]
+
+
+def expected_metadata(path: Path, m: Manifest) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every zarr.json of a store, by its folder: what it says."""
+    yield "", GROUP
+    yield "kernels", GROUP
+    for name in sorted(set(m.stored_as or m.names)):  # others have no array
+        yield f"kernels/{name}", kernel_layout(m).fields()
+    yield "diagonals", GROUP
+    for name in m.names:
+        yield f"diagonals/{name}", diagonal_layout(m).fields()
+    normed = [where for where in m.vectors if where.startswith("norms/")]
+    if normed:
+        yield "norms", GROUP
+        for where in normed:
+            yield where, norm_layout(m).fields()
+    if m.n_features:
+        yield "features", GROUP
+        yield from _expected_features(path / "features", m)
+
+
+def _expected_features(folder: Path, m: Manifest) -> Iterator[tuple[str, dict[str, Any]]]:
+    if (folder / "offset").exists():
+        yield "features/offset", Layout((m.n_features,), (m.n_features,), "float64").fields()
+    if not (folder / "indptr").exists():
+        yield "features/X", dense_layout(m).fields()
+        return
+    yield "features/indptr", part_layout(m.n_samples + 1, "int64").fields()
+    stored = _stored_entries(folder / "data", m)
+    for name, dtype in (("data", "float64"), ("indices", "int64")):
+        yield f"features/{name}", part_layout(stored, dtype).fields()
+
+
+def _stored_entries(folder: Path, m: Manifest) -> int:
+    """Non-zeros of sparse features as their own metadata has it, if that is possible."""
+    shape = _read(folder / METADATA).get("shape")
+    if isinstance(shape, list) and len(shape) == 1 and isinstance(shape[0], int):
+        return max(0, min(shape[0], m.n_samples * m.n_features))
+    return 0
+
+
+def _difference(path: Path, fields: dict[str, Any]) -> str:
+    """In which field a zarr.json differs, in words; nothing where it does not."""
+    if not path.exists():
+        return "is missing"
+    found = _read(path)
+    if not found:
+        return "cannot be read"
+    for name, value in fields.items():
+        if not _same(found.get(name), value):
+            return (
+                f"has another {name} (there: {_short(found.get(name))}, expected: {_short(value)})"
+            )
+    for name, value in found.items():
+        # what we do not write must say nothing: attributes, names of dimensions, transformers
+        if name not in fields and value not in (None, [], {}):
+            return f"has {name} {_short(value)}, which we do not write"
+    unknown = set(found) - set(fields) - _EMPTY
+    return f"has {', '.join(sorted(unknown))}, which we do not write"[:200] if unknown else ""
+
+
+_EMPTY = {"attributes", "storage_transformers", "dimension_names", "consolidated_metadata"}
+
+
+def _same(found: object, value: object) -> bool:
+    """Equal in type as well: 1 is not True, and 3 is not 3.0."""
+    return type(found) is type(value) and json.dumps(found, sort_keys=True) == json.dumps(
+        value, sort_keys=True
+    )
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _LARGEST:
+            return {}
+        found = json.loads(get(path) or b"")
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,324 @@
+"""Checkpoints of a running fit: two generations in a folder, each an npz and a JSON file.
+
+Generations take turns, so that a write that fails, or a crash in it, costs the older one at most.
+The JSON file is written last and holds the digests of both, the state, and whose it is; nothing is
+read that does not agree with it, and nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import re
+import time
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gmkcf_dask.errors import CheckpointError, DataWarning, InputError, NotPositiveError
+from gmkcf_dask.files import get, put_atomic
+
+FOLDER = "checkpoint"
+FORMAT = 1
+SHARE_OF_TIME = 0.05
+"""What writing may take of the time between two checkpoints, where no interval was asked for."""
+LEAST_SECONDS = 1.0
+_GENERATIONS = ("0", "1")
+_OWN_FILES = re.compile(r"[01]\.(npz|json)|\.[01]\.(npz|json)\.[0-9a-f]{32}")
+_ARRAY = "array:"
+
+_DAMAGE = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    OSError,
+    RecursionError,
+    zipfile.BadZipFile,
+)
+
+Fingerprint = Mapping[str, Any]
+"""What a checkpoint must have in common with the run that goes on from it, by name."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A state that was read, and what was said until then."""
+
+    serial: int
+    fingerprint: dict[str, Any]
+    state: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+class RunCheckpoints:
+    """Keeps the newest state of a fit, in memory after every iteration and on disk now and then.
+
+    Parameters
+    ----------
+    folder : Path
+        Made with the first checkpoint.
+    fingerprint : mapping
+    every : int or None
+        Iterations between checkpoints; None for as often as it costs little time.
+    resumed : Checkpoint or None
+        Where to go on.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        fingerprint: Fingerprint,
+        every: int | None = None,
+        resumed: Checkpoint | None = None,
+    ) -> None:
+        if every is not None and (isinstance(every, bool) or every < 1):
+            raise InputError(f"checkpoints are every 1 or more iterations, not {every!r}")
+        self.folder = folder
+        self.resumed = None if resumed is None else resumed.state
+        self.earlier_notes = () if resumed is None else resumed.notes
+        self.notes: Callable[[], list[str]] = list
+        """What there is to say so far: warnings of runs that have ended."""
+        self._fingerprint = dict(fingerprint)
+        self._every = every
+        self._serial = 0 if resumed is None else resumed.serial
+        self._newest: dict[str, Any] | None = None
+        self._iterations = 0
+        self._written, self._cost = time.monotonic(), 0.0
+
+    def keep(self, state: dict[str, Any]) -> None:
+        """Remember a state; write it if it is time to."""
+        self._newest = state
+        self._iterations += 1
+        since = time.monotonic() - self._written
+        if self._every is not None:
+            due = self._iterations >= self._every
+        else:
+            due = since > max(LEAST_SECONDS, self._cost / SHARE_OF_TIME)
+        if due:
+            self.write()
+
+    def write(self) -> None:
+        """Write the newest state, if it is not on disk yet."""
+        if self._newest is None:
+            return
+        begin = time.monotonic()
+        serial = self._serial + 1
+        content = _encode(serial, self._fingerprint, self._newest, self.notes())
+        generation = self.folder / _GENERATIONS[serial % 2]
+        try:
+            _refuse_link(self.folder)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for suffix, written in zip((".npz", ".json"), content, strict=True):
+                put_atomic(generation.with_suffix(suffix), written)
+        except OSError as error:
+            size = sum(map(len, content))
+            raise CheckpointError(
+                f"cannot write a checkpoint of {size:,} bytes to {self.folder}: "
+                f"{error.strerror or error}; the one before it is whole"
+            ) from error
+        self._serial, self._newest, self._iterations = serial, None, 0
+        self._written = time.monotonic()
+        self._cost = self._written - begin
+
+    @contextmanager
+    def until_done(self) -> Iterator[None]:
+        """Whatever breaks the work off leaves its last complete iteration on disk."""
+        try:
+            yield
+        except (NotPositiveError, InputError):
+            remove_checkpoints(self.folder)  # it would end there again
+            raise
+        except BaseException:
+            self.write()
+            raise
+
+
+def open_checkpoints(
+    folder: Path, fingerprint: Fingerprint, every: int | None = None, *, resume: bool = False
+) -> RunCheckpoints:
+    """Checkpoints for a run, which goes on from those in a folder if that is asked for.
+
+    Without any it begins at the beginning. Those of another run are refused.
+    """
+    if not resume:
+        remove_checkpoints(folder)
+    found = read_checkpoint(folder) if resume else None
+    if found is not None:
+        different = differences(found.fingerprint, _plain(dict(fingerprint)))
+        if different:
+            raise InputError(
+                f"the checkpoint in {folder} is of another run, it differs in "
+                f"{'; '.join(different)}: ask for the same, or start anew in another folder"
+            )
+    return RunCheckpoints(folder, _plain(dict(fingerprint)), every, found)
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Whether there are files of a checkpoint, whole or not."""
+    return any((folder / f"{name}.json").exists() for name in _GENERATIONS)
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove our own files from a folder, and the folder if nothing else is in it."""
+    if not folder.is_dir() or folder.is_symlink():
+        return
+    for path in folder.iterdir():
+        if _OWN_FILES.fullmatch(path.name) and not path.is_dir():
+            path.unlink(missing_ok=True)
+    with suppress(OSError):  # somebody else's files
+        folder.rmdir()
+
+
+def read_checkpoint(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint that is whole; None where there is none at all."""
+    _refuse_link(folder)
+    there = [name for name in _GENERATIONS if (folder / f"{name}.json").exists()]
+    if not there:
+        return None
+    whole, broken = [], []
+    for name in there:
+        try:
+            whole.append(_read_generation(folder / name))
+        except _DAMAGE as error:
+            broken.append(f"{name}: {error}")
+    if not whole:
+        raise InputError(
+            f"no checkpoint in {folder} can be used, they are damaged ({'; '.join(broken)}): "
+            "start anew with --overwrite, or remove the folder"
+        )
+    newest = max(whole, key=lambda one: one.serial)
+    if broken:
+        warnings.warn(
+            f"a checkpoint in {folder} is damaged or was not finished, the other one is used",
+            DataWarning,
+            stacklevel=2,
+        )
+    return newest
+
+
+def differences(found: Fingerprint, wanted: Fingerprint) -> list[str]:
+    """The fields in which two fingerprints differ, in words.
+
+    >>> differences({"seed": 1, "samples": 9}, {"seed": 2, "samples": 9})
+    ['seed (checkpoint: 1, asked: 2)']
+    """
+    names = [*wanted, *(name for name in found if name not in wanted)]
+    return [
+        f"{name} (checkpoint: {found.get(name)}, asked: {wanted.get(name)})"
+        for name in names
+        if found.get(name) != wanted.get(name)
+    ]
+
+
+# encoding
+
+
+def _encode(
+    serial: int, fingerprint: Fingerprint, state: Mapping[str, Any], notes: list[str]
+) -> tuple[bytes, bytes]:
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    packed = _pack(state, arrays)
+    binary = io.BytesIO()
+    save: Any = np.savez  # its types take names for its own options
+    save(binary, allow_pickle=False, **arrays)
+    content = binary.getvalue()
+    body = {
+        "format": FORMAT,
+        "serial": serial,
+        "fingerprint": fingerprint,
+        "arrays": _digest(content),
+        "state": packed,
+        "notes": notes,
+    }
+    return content, _dump({"digest": _digest(_dump(body)), **body})
+
+
+def _read_generation(path: Path) -> Checkpoint:
+    body = json.loads(get(path.with_suffix(".json")) or b"")
+    if body.pop("digest") != _digest(_dump(body)):
+        raise ValueError("its digest does not fit")
+    if body["format"] != FORMAT:
+        raise ValueError(f"it has format {body['format']}")
+    content = get(path.with_suffix(".npz")) or b""
+    if body["arrays"] != _digest(content):
+        raise ValueError("the digest of its arrays does not fit")
+    state = _unpack(body["state"], _read_arrays(content))
+    return Checkpoint(body["serial"], body["fingerprint"], state, tuple(body["notes"]))
+
+
+def _read_arrays(content: bytes) -> dict[str, npt.NDArray[Any]]:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        # stored as they are, so no array can be larger than the file that claims to hold it
+        for entry in archive.infolist():
+            if entry.compress_type != zipfile.ZIP_STORED or _claimed(archive, entry) > len(content):
+                raise ValueError("its arrays are larger than their file")
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+def _claimed(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
+    """Bytes an array says it has."""
+    with archive.open(entry) as file:
+        if np.lib.format.read_magic(file) != (1, 0):
+            raise ValueError("its arrays have another format")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    return math.prod(shape) * int(dtype.itemsize)
+
+
+def _pack(value: Any, arrays: dict[str, npt.NDArray[Any]]) -> Any:
+    """A tree that JSON can hold; arrays are put aside under a name."""
+    if isinstance(value, np.ndarray):
+        name = f"a{len(arrays)}"
+        arrays[name] = value
+        return _ARRAY + name
+    if isinstance(value, Mapping):
+        return {str(key): _pack(part, arrays) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_pack(part, arrays) for part in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _unpack(value: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> Any:
+    if isinstance(value, str) and value.startswith(_ARRAY):
+        return arrays[value.removeprefix(_ARRAY)]
+    if isinstance(value, dict):
+        return {key: _unpack(part, arrays) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_unpack(part, arrays) for part in value]
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """A fingerprint as JSON would give it back; arrays by their digest."""
+    if isinstance(value, np.ndarray):
+        return f"{value.shape} {_digest(np.ascontiguousarray(value).tobytes())}"
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _dump(body: Mapping[str, Any]) -> bytes:
+    # the same text for the same content, so that a digest can be taken again
+    return json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False).encode()
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _refuse_link(folder: Path) -> None:
+    if folder.is_symlink():
+        raise InputError(f"{folder} is a link: checkpoints are not written or read through one")

@@ -1,0 +1,64 @@
+"""The same versions on the driver, the scheduler and every worker, or a refusal before any work.
+
+Other versions may fail to understand each other's graphs in the middle of a job, or give other
+bits.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from gmkcf_dask.errors import ClusterError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+PACKAGES = ("gmkcf-dask", "dask", "distributed", "numpy", "zarr")
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of all that must be the same everywhere; of Python the first two numbers."""
+    python = "{}.{}".format(*sys.version_info[:2])
+    return {"python": python, **{name: version(name) for name in PACKAGES}}
+
+
+def refuse_other_versions(client: Client) -> None:
+    """Ask the scheduler and every worker for their versions, and refuse those that differ."""
+    here = installed_versions()
+    try:
+        there: dict[str, Any] = {"the scheduler": client.run_on_scheduler(installed_versions)}
+    except ImportError as error:
+        there = {"the scheduler": error}
+    workers = client.run(installed_versions, on_error="return")
+    there |= {f"worker {address}": found for address, found in workers.items()}
+    different = version_differences(here, there)
+    if different:
+        raise ClusterError(
+            f"the cluster has other versions than this process ({'; '.join(different)}): install "
+            "the same ones everywhere"
+        )
+
+
+def version_differences(here: dict[str, str], there: dict[str, Any]) -> list[str]:
+    """What differs, in words; places with the same difference are counted, not listed.
+
+    >>> version_differences({"zarr": "3.2"}, {"a": {"zarr": "3.1"}, "b": {"zarr": "3.1"}})
+    ['zarr 3.1 on a and 1 more, 3.2 here']
+    >>> version_differences({"zarr": "3.2"}, {"a": ImportError("no gmkcf_dask")})
+    ['a: no gmkcf_dask']
+    """
+    places: dict[str, list[str]] = {}
+    for place, found in there.items():
+        if not isinstance(found, dict):  # an error instead of an answer
+            places.setdefault(f"{{}}: {found}", []).append(place)
+            continue
+        for name, value in here.items():
+            if found.get(name) != value:
+                words = f"{name} {found.get(name, 'missing')} on {{}}, {value} here"
+                places.setdefault(words, []).append(place)
+    return [
+        words.replace("{}", where[0] + (f" and {len(where) - 1} more" if len(where) > 1 else ""), 1)
+        for words, where in places.items()
+    ]

@@ -1,0 +1,269 @@
+"""Doing the damage and counting the survivors: scripts/chaos NAME [--count N] [--seed S].
+
+Every kind is a function in `KINDS` from (count, seed, time limit) to the lines of a table and
+whether all went well. What breaks is reported with the seed and number that break it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from click.testing import CliRunner
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from chaos_fit import fit_kills, scheduler_kills, worker_kills  # noqa: E402
+from chaos_fuzz import fuzz  # noqa: E402
+from damage import (  # noqa: E402
+    DAMAGES,
+    HERE,
+    content,
+    corpus,
+    flip_bit,
+    same_store,
+    start_build,
+    store_at,
+)
+
+from gmkcf_dask.cli import main as gmkcf_command  # noqa: E402
+from gmkcf_dask.engine.tiled import TiledKernels  # noqa: E402
+from gmkcf_dask.errors import DamagedStoreError, StoreError  # noqa: E402
+from gmkcf_dask.kernels.lease import lease_path  # noqa: E402
+from gmkcf_dask.kernels.store import KernelStore  # noqa: E402
+from gmkcf_dask.methods.gmkcf import Gmkcf  # noqa: E402
+
+THREADS = ("--cluster", "threads")
+
+
+class Clock:
+    """Stops a loop when its time is over; what was done until then still counts."""
+
+    def __init__(self, limit: float) -> None:
+        self.start, self.limit = time.monotonic(), limit
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.start
+
+    @property
+    def over(self) -> bool:
+        return self.seconds > self.limit
+
+
+def gmkcf(*arguments: object) -> tuple[int, str]:
+    """Exit code and output of a command."""
+    ran = CliRunner().invoke(gmkcf_command, [str(a) for a in arguments])
+    return ran.exit_code, ran.output
+
+
+# flips: damage to files of a store
+
+
+def flips(count: int, seed: int, limit: float) -> bool:
+    """Tiles flipped, truncated, deleted, swapped: found by verify and by fit, and repaired."""
+    clock, rng = Clock(limit), np.random.default_rng(seed)
+    counts: dict[str, Counter[str]] = {kind: Counter() for kind in (*DAMAGES, *_OTHER_FILES)}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "s.zarr"
+        store_at(path, n=120)
+        clean = content(path)
+        for number in range(count):
+            if clock.over:
+                break
+            kind = list(counts)[number % len(counts)]
+            counts[kind]["done"] += 1
+            if kind in DAMAGES:
+                counts[kind].update(_damage_tile(path, kind, rng))
+            else:
+                counts[kind].update(_damage_file(path, kind, rng))
+            if content(path) != clean or gmkcf("verify", path, *THREADS)[0] != 0:
+                print(f"number {number} of seed {seed}: {kind} was not made good")
+                return False
+    columns = ("done", "verify", "fit", "repaired", "cannot be, and said so", "mended or said")
+    informal = {"repaired", "cannot be, and said so"}
+    return _table(counts, columns, clock, informal=informal)
+
+
+def _damage_tile(path: Path, kind: str, rng: np.random.Generator) -> Counter[str]:
+    before = content(path)
+    bad = DAMAGES[kind](path, rng)
+    code, said = gmkcf("verify", path, *THREADS)
+    named = [line for line in said.splitlines() if line.startswith("kernel ")]
+    expected = {f"kernel {kernel} tile {tile} " for kernel, tile in bad}
+    found = code == 4 and len(named) == len(expected)
+    found = found and all(any(line.startswith(start) for line in named) for start in expected)
+    fit = _fit_is_stopped(path, bad)
+    gmkcf("repair", path, *THREADS)
+    return _found(verify=found, fit=fit, repaired=content(path) == before)
+
+
+def _fit_is_stopped(path: Path, bad: list[tuple[str, tuple[int, int]]]) -> bool:
+    try:
+        Gmkcf(2, max_iter=1).fit(TiledKernels(KernelStore.open(path), HERE), [0])
+    except DamagedStoreError as error:
+        said = str(error)
+        return f"gmkcf repair {path}" in said and any(
+            f"tile {tile} of kernel {kernel} " in said for kernel, tile in bad
+        )
+    return False
+
+
+_OTHER_FILES = {
+    "manifest": lambda path: [path / "manifest.json"],
+    "zarr.json": lambda path: sorted(path.glob("*/*/zarr.json")) + sorted(path.glob("zarr.json")),
+}
+
+
+def _damage_file(path: Path, kind: str, rng: np.random.Generator) -> Counter[str]:
+    """A flipped bit in a small file; what cannot be made again is put back by hand."""
+    files = _OTHER_FILES[kind](path)
+    victim = files[int(rng.integers(len(files)))]
+    whole = victim.read_bytes()
+    flip_bit(victim, rng)
+    verify = gmkcf("verify", path, *THREADS)[0] == 4
+    try:
+        KernelStore.open(path)
+        fit = False
+    except StoreError:
+        fit = True
+    lost = kind == "manifest" or "features" in victim.parts
+    code = gmkcf("repair", path, *THREADS)[0]
+    mended = code == 0 and victim.read_bytes() == whole
+    victim.write_bytes(whole)
+    return _found(verify=verify, fit=fit, repaired=mended, said=lost and code == 4)
+
+
+def _found(*, verify: bool, fit: bool, repaired: bool, said: bool = False) -> Counter[str]:
+    counts = {"repaired": repaired, "cannot be, and said so": said}
+    return Counter({"verify": verify, "fit": fit, **counts, "mended or said": repaired or said})
+
+
+# build-kills: kill -9 of a building process
+
+
+def build_kills(count: int, seed: int, limit: float) -> bool:
+    """Builds killed (kill -9) at random times, each resumed: the bytes of a clean build."""
+    clock, rng = Clock(limit), np.random.default_rng(seed)
+    counts: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        x, clean, path = folder / "x.npy", folder / "clean.zarr", folder / "s.zarr"
+        np.save(x, corpus(700).X.toarray())
+        options = ("--block", 32, "--kernels", "rbf_0.5,rbf_1,cosine", *THREADS)
+        took = _undisturbed(x, clean, options)
+        while counts["done"] < count and not clock.over:
+            process = start_build(x, path, *options, "--force")
+            lease = lease_path(path)
+            while process.poll() is None and not lease.exists():
+                time.sleep(0.002)
+            time.sleep(rng.random() * took)
+            process.kill()
+            process.communicate()
+            counts["done"] += 1
+            counts["in the middle"] += lease.exists()
+            counts["begun"] += path.exists()
+            code, said = gmkcf("build", x, path, *options, "--force")
+            counts["resumed"] += code == 0
+            if code or not same_store(path, clean):
+                print(f"kill {counts['done']} of seed {seed}: the store differs\n{said}")
+                return False
+            counts["same bytes"] += 1
+            left = [
+                e.name for e in folder.iterdir() if e.name not in ("x.npy", clean.name, path.name)
+            ]
+            counts["nothing left over"] += left == []
+            shutil.rmtree(path)
+    columns = ("done", "in the middle", "begun", "resumed", "same bytes", "nothing left over")
+    return _table({"build-kills": counts}, columns, clock, informal={"in the middle", "begun"})
+
+
+def _undisturbed(x: Path, path: Path, options: tuple[object, ...]) -> float:
+    """Build once; returns the seconds for which its lease was held."""
+    process, held = start_build(x, path, *options), 0.0
+    lease = lease_path(path)
+    while process.poll() is None:
+        if lease.exists() and not held:
+            held = time.monotonic()
+        time.sleep(0.005)
+    process.communicate()
+    return time.monotonic() - held
+
+
+# tables and the command line
+
+
+def _table(
+    counts: dict[str, Counter[str]],
+    columns: tuple[str, ...],
+    clock: Clock,
+    informal: set[str] = frozenset(),  # type: ignore[assignment]
+) -> bool:
+    """Print counts; all well where every column that counts equals what was done."""
+    width = max(map(len, counts)) + 2
+    print(" " * width + "".join(f"{name:>{len(name) + 3}}" for name in columns))
+    for kind, found in counts.items():
+        row = "".join(f"{found[name]:>{len(name) + 3}}" for name in columns)
+        print(f"{kind:<{width}}{row}")
+    done = sum(found["done"] for found in counts.values())
+    well = all(
+        found[name] == found["done"]
+        for found in counts.values()
+        for name in columns
+        if name not in informal
+    )
+    print(f"{done} in {clock.seconds:.0f} s: {'all well' if well else 'NOT ALL WELL'}")
+    return well and done > 0
+
+
+def _without_limit(kind: Callable[[int, int], bool]) -> Callable[[int, int, float], bool]:
+    """A kind that bounds each of its steps by itself."""
+
+    def run(count: int, seed: int, limit: float) -> bool:
+        return kind(count, seed)
+
+    run.__doc__ = (kind.__doc__ or "").splitlines()[0]
+    return run
+
+
+def _fuzz(count: int, seed: int, limit: float) -> bool:
+    """Malformed input files over all readers."""
+    return not fuzz(count, seed)
+
+
+KINDS: dict[str, tuple[Callable[[int, int, float], bool], int]] = {
+    "flips": (flips, 300),  # 200 of them tiles, the others small files
+    "build-kills": (build_kills, 50),
+    "fit-kills": (_without_limit(fit_kills), 50),
+    "worker-kills": (_without_limit(worker_kills), 20),
+    "scheduler-kills": (_without_limit(scheduler_kills), 5),
+    "fuzz": (_fuzz, 10_000),
+}
+"""By name, the function and how many it does unless told."""
+
+
+def main() -> int:
+    """Parse, run one kind, say how it went by the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    names = "; ".join(f"{name}: {kind.__doc__}" for name, (kind, _) in KINDS.items())
+    parser.add_argument("name", choices=list(KINDS), help=names)
+    parser.add_argument("--count", type=int, help="how often")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=20.0, help="stop after this time")
+    args = parser.parse_args()
+    kind, count = KINDS[args.name]
+    warnings.simplefilter("ignore")  # tiny problems do not converge, and that is no matter here
+    return 0 if kind(args.count or count, args.seed, 60 * args.minutes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

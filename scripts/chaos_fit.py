@@ -1,0 +1,163 @@
+"""Damage done to a running fit, many times over: the driver, workers, the scheduler.
+
+Each function prints a table and returns whether every single one came out right: the same bits as
+an undisturbed run, or a checkpoint and the command that goes on from it, to the same bits. Nothing
+may take longer than its bound.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from faulty import FIT, kill, outcome, separate_cluster, serial_of, small_store, start, wait_until
+
+BOUND = 180.0
+"""Seconds that one fit, from its start to its end, may take at most."""
+
+
+@contextmanager
+def _prepared(*options: object, block: int = 40) -> Iterator[tuple[Path, tuple[Any, ...], Any]]:
+    """A folder, the command of a fit without --out, and what it finds when nobody disturbs it."""
+    with tempfile.TemporaryDirectory(prefix="gmkcf-chaos-") as name:
+        folder = Path(name)
+        small_store(folder / "s.zarr", block=block)
+        fit = ("fit", folder / "s.zarr", *FIT, *options)
+        code, err = _ended(start(*fit, "--cluster", "threads", "--out", folder / "whole"))
+        if code != 0:
+            raise SystemExit(f"the undisturbed run failed: {err}")
+        yield folder, fit, outcome(folder / "whole")
+
+
+def _ended(process: Any) -> tuple[int, str]:
+    try:
+        _, err = process.communicate(timeout=BOUND)
+    except subprocess.TimeoutExpired:
+        kill(process)
+        process.communicate()
+        raise TimeoutError(f"it did not end within {BOUND:g} s") from None
+    return process.returncode, err
+
+
+def _table(what: str, count: int, attempt: Callable[[int], str]) -> bool:
+    begin, found = time.monotonic(), Counter[str]()
+    for number in range(count):
+        try:
+            found[attempt(number)] += 1
+        except (AssertionError, OSError, TimeoutError, ValueError) as error:
+            found[f"FAILED: {type(error).__name__}: {error}"[:200]] += 1
+    print(f"{what}: {count} in {time.monotonic() - begin:.0f} s")
+    for outcome_, times in found.most_common():
+        print(f"  {times:>4}  {outcome_}")
+    return not any(outcome_.startswith("FAILED") for outcome_ in found)
+
+
+def fit_kills(count: int, seed: int = 0) -> bool:
+    """kill -9 of the driver at random times of a fit, each followed by --resume."""
+    dice = random.Random(seed)
+    options = ("--cluster", "threads", "--n-init", 2, "--max-iter", 150)
+    with _prepared(*options[2:]) as (folder, fit, expected):
+
+        def attempt(number: int) -> str:
+            out = folder / f"killed-{number}"
+            command = (*fit, *options[:2], "--out", out, "--resume")
+            process = start(*command)
+            # a third at any time, start-up included; the others while it iterates
+            if number % 3 == 0:
+                time.sleep(dice.random() * 4)
+            elif wait_until(lambda: serial_of(out), process):
+                time.sleep(dice.random() * 0.7)
+            where = "after its end" if process.poll() is not None else "before a checkpoint"
+            if process.poll() is None and serial_of(out):
+                where = "with a checkpoint"
+            kill(process)
+            process.communicate(timeout=BOUND)
+            if not (out / "result.json").exists() or serial_of(out):
+                code, err = _ended(start(*command))
+                assert code == 0, err
+            assert outcome(out) == expected, "another result"
+            assert not (out / "checkpoint").exists(), "the checkpoint is still there"
+            return f"killed {where}, same bits"
+
+        return _table("driver kill -9 during fit", count, attempt)
+
+
+def worker_kills(count: int, seed: int = 0) -> bool:
+    """kill -9 of random workers of a local cluster of three while a fit runs."""
+    dice = random.Random(seed)
+    with _prepared("--max-iter", 12, block=20) as (folder, fit, expected):
+
+        def attempt(number: int) -> str:
+            out = folder / f"workers-{number}"
+            where = ("--cluster", "local", "--workers", 3, "--memory", "1GiB")
+            process = start(*fit, *where, "--stall-timeout", 40, "--out", out)
+            assert wait_until(lambda: serial_of(out), process), process.communicate()[1]
+            time.sleep(dice.random())
+            victims = _workers_of(process.pid)
+            if victims:
+                os.kill(dice.choice(victims), signal.SIGKILL)
+            return _same_or_resumed(process, out, expected)
+
+        return _table("worker kill -9 during fit, 3 workers", count, attempt)
+
+
+def scheduler_kills(count: int, seed: int = 0) -> bool:
+    """kill -9 of a scheduler that was started apart, while a fit runs on it."""
+    dice = random.Random(seed)
+    with _prepared("--max-iter", 60, block=20) as (folder, fit, expected):
+
+        def attempt(number: int) -> str:
+            out = folder / f"scheduler-{number}"
+            with separate_cluster(folder / f"cluster-{number}") as (address, scheduler, _):
+                process = start(*fit, "--cluster", address, "--stall-timeout", 20, "--out", out)
+                assert wait_until(lambda: serial_of(out), process), process.communicate()[1]
+                time.sleep(dice.random())
+                kill(scheduler)
+                return _same_or_resumed(process, out, expected)
+
+        return _table("scheduler kill -9 during fit", count, attempt)
+
+
+def _same_or_resumed(process: Any, out: Path, expected: Any) -> str:
+    code, err = _ended(process)
+    if code == 0:
+        assert outcome(out) == expected, "another result"
+        return "same bits without help"
+    assert code == 5, f"exit code {code}: {err}"
+    (line,) = [line for line in err.splitlines() if line.startswith("to go on: gmkcf ")]
+    words = shlex.split(line.removeprefix("to go on: gmkcf "))
+    words[words.index("--cluster") + 1] = "threads"
+    for option in ("--workers", "--memory"):
+        if option in words:
+            del words[words.index(option) : words.index(option) + 2]
+    code, err = _ended(start(*words))
+    assert code == 0, err
+    assert outcome(out) == expected, "another result"
+    return "exit code 5 and a checkpoint, same bits when resumed"
+
+
+def _workers_of(driver: int) -> list[int]:
+    """Processes of the workers of a local cluster: spawned children of the driver."""
+    import psutil
+
+    children = psutil.Process(driver).children(recursive=True)
+    return [child.pid for child in children if "spawn_main" in " ".join(child.cmdline())]
+
+
+KINDS = {"fit-kills": fit_kills, "worker-kills": worker_kills, "scheduler-kills": scheduler_kills}
+
+if __name__ == "__main__":
+    sys.exit(0 if KINDS[sys.argv[1]](int(sys.argv[2])) else 1)

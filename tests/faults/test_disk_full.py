@@ -1,0 +1,88 @@
+"""Row: disk full in the kernel store. Said with what is needed; resumed once there is room.
+
+On a small file system of its own where one can be mounted; elsewhere the writing of chunks fails.
+"""
+
+import errno
+import subprocess
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from damage import HERE, request, same_store, store_at
+
+from gmkcf_dask.cli import main
+from gmkcf_dask.errors import DiskFullError
+from gmkcf_dask.kernels import reader as reader_module
+from gmkcf_dask.kernels.build import build_store
+from gmkcf_dask.kernels.lease import lease_path
+from gmkcf_dask.kernels.store import KernelStore
+
+N, BLOCK = 400, 32
+
+
+def mount(*arguments):
+    try:
+        return subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode
+    except OSError:
+        return 1
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of one MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)):
+        pytest.skip("no right to mount a file system here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_disk_is_said_and_the_build_goes_on_later(small_disk, tmp_path):
+    path = small_disk / "s.zarr"
+    for _ in range(2):  # and again, as long as there is no room
+        with pytest.raises(
+            DiskFullError, match=r"tiles are kept, the others need up to .* free; make"
+        ):
+            build_store(path, request(N), HERE, block=BLOCK)
+        assert not lease_path(path).exists()
+    if path.exists():
+        assert not KernelStore.open(path, incomplete=True).manifest.complete
+    assert mount("-o", "remount,size=64m", str(small_disk)) == 0
+    build_store(path, request(N), HERE, block=BLOCK)
+    store_at(tmp_path / "clean.zarr", n=N, block=BLOCK)
+    assert same_store(path, tmp_path / "clean.zarr")
+    assert [entry.name for entry in small_disk.iterdir()] == ["s.zarr"]
+
+
+def test_the_plan_refuses_beforehand_with_the_bytes_that_are_needed(small_disk, tmp_path):
+    np.save(tmp_path / "x.npy", request(N).corpus.X.toarray())
+    said = CliRunner().invoke(
+        main, ["build", str(tmp_path / "x.npy"), str(small_disk / "s.zarr"), "--cluster", "threads"]
+    )
+    assert said.exit_code == 3
+    assert "MiB" in said.stderr
+    assert list(small_disk.iterdir()) == []
+
+
+@pytest.mark.parametrize("after", [0, 7, 30])
+def test_writing_fails_for_want_of_room(tmp_path, monkeypatch, after):
+    path, written = tmp_path / "s.zarr", []
+    original = reader_module.write_chunk
+
+    def full(where, values):
+        written.append(where)
+        if len(written) > after:
+            raise OSError(errno.ENOSPC, "No space left on device", where)
+        return original(where, values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reader_module, "write_chunk", full)
+        with pytest.raises(DiskFullError, match=rf"the disk of {path} is full: \d+ of 10 tiles"):
+            build_store(path, request(), HERE, block=16)
+    assert DiskFullError.exit_code == 3
+    assert not KernelStore.open(path, incomplete=True).manifest.complete
+    build_store(path, request(), HERE)
+    store_at(tmp_path / "clean.zarr")
+    assert same_store(path, tmp_path / "clean.zarr")

@@ -1,0 +1,68 @@
+"""Mutated files: a valid corpus or one typed sentence. In full: scripts/chaos_fuzz.py."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "chaos_fuzz.py"
+SPEC = importlib.util.spec_from_file_location("chaos_fuzz", SCRIPT)
+chaos_fuzz = importlib.util.module_from_spec(SPEC)
+sys.modules["chaos_fuzz"] = chaos_fuzz
+SPEC.loader.exec_module(chaos_fuzz)
+
+VALID = chaos_fuzz.valid_files()
+MUTATIONS = st.lists(
+    st.builds(
+        chaos_fuzz.Mutation,
+        kind=st.integers(0, 9),
+        where=st.floats(0, 1),
+        length=st.integers(1, 100),
+        value=st.integers(0, 65535),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@pytest.mark.parametrize("ending", VALID)
+def test_files_as_they_are_give_a_corpus(ending, tmp_path):
+    """Else the mutations would be of something that is refused anyway."""
+    for number, content in enumerate(VALID[ending]):
+        (tmp_path / f"{number}{ending}").write_bytes(content)
+        whole_way = number == 0  # for .mat that is a process of its own
+        assert chaos_fuzz.read_one(tmp_path / f"{number}{ending}", whole_way=whole_way) == "corpus"
+
+
+# .mat files are read in a process of their own, and a crash would end this one: see below
+@pytest.mark.parametrize("ending", [ending for ending in VALID if ending != ".mat"])
+@given(mutations=MUTATIONS, data=st.data())
+@settings(max_examples=60)
+def test_mutated_files_give_a_corpus_or_a_sentence(ending, mutations, data, tmp_path_factory):
+    content = data.draw(st.sampled_from(VALID[ending]))
+    path = tmp_path_factory.getbasetemp() / f"fuzzed{ending}"
+    path.write_bytes(chaos_fuzz.mutate(content, ending, mutations))
+    assert chaos_fuzz.read_one(path) in ("corpus", "refused")
+
+
+def test_all_readers_in_workers_of_bounded_memory(capsys):
+    """A small helping of what scripts/chaos does by the ten thousand, .mat included."""
+    assert chaos_fuzz.fuzz(80, seed=1) == []
+    table = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in table[1:]] == list(VALID)
+
+
+def test_a_failure_is_found(monkeypatch, tmp_path):
+    """The fuzzer itself: what is neither a corpus nor a typed error goes through."""
+
+    def fail(path):
+        raise ZeroDivisionError(str(path))
+
+    monkeypatch.setattr("gmkcf_dask.corpus.read_corpus", fail)
+    with pytest.raises(ZeroDivisionError):
+        chaos_fuzz.read_one(tmp_path / "x.npy")

@@ -1,0 +1,61 @@
+"""Ctrl-C and SIGTERM: a checkpoint, the exit code of a shell, and the command that goes on."""
+
+import os
+import shlex
+import signal
+from contextlib import suppress
+
+import pytest
+from faulty import outcome, run, serial_of, small_store, start, wait_until
+
+from gmkcf_dask.cli.signals import Interrupted, or_interrupt, signals_interrupt
+from gmkcf_dask.events import StageProgress, ignore
+
+LONG = ("-k", "3", "--tol", "0", "--max-iter", "200", "--seed", "3")
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "where"),
+    [(signal.SIGTERM, 143, "threads"), (signal.SIGINT, 130, "local")],
+)
+def test_a_signal_ends_in_a_checkpoint(tmp_path, number, code, where):
+    store, out = tmp_path / "s.zarr", tmp_path / "out"
+    small_store(store)
+    # on workers an iteration takes far longer: fewer of them
+    how = LONG if where == "threads" else (*LONG, "--max-iter", "12", "--workers", "2")
+    fit = ("fit", store, *how, "--checkpoint-every", "2", "--cluster", where)
+    process = start(*fit, "--out", out)
+    assert wait_until(lambda: serial_of(out), process)
+    os.killpg(process.pid, number)  # as a terminal does: workers hear it too
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    (command,) = [line for line in err.splitlines() if line.startswith("to go on: gmkcf fit")]
+    words = shlex.split(command.removeprefix("to go on: gmkcf "))
+    assert words[-1] == "--resume"
+    assert "Traceback" not in err
+    assert not (out / "result.json").exists()
+
+    refused, err = run(*words[:-1])
+    assert refused == 2
+    assert "--resume" in err
+    assert "--overwrite" in err
+    words[words.index("--cluster") + 1] = "threads"
+    code, err = run(*words)
+    assert code == 0, err
+    again = ("fit", store, *how, "--cluster", "threads", "--out", tmp_path / "whole")
+    assert run(*again)[0] == 0
+    assert outcome(out) == outcome(tmp_path / "whole")
+
+
+def test_a_signal_that_was_swallowed_is_raised_after_the_iteration():
+    listen = or_interrupt(ignore)
+    event = StageProgress("fit", 0, 1)
+    with signals_interrupt():
+        listen(event)
+        with suppress(Interrupted):  # as a destructor does
+            os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Interrupted) as raised:
+            listen(event)
+    assert raised.value.exit_code == 143
+    with signals_interrupt():
+        listen(event)

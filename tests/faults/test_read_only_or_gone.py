@@ -1,0 +1,109 @@
+"""Row: read-only or vanished store. Reading needs no writing; what is gone is said, no zeros."""
+
+import subprocess
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from damage import HERE, content, request, store_at, tile_files
+from problems import fit_gmkcf
+
+from gmkcf_dask.cli import main
+from gmkcf_dask.engine.tiled import TiledKernels
+from gmkcf_dask.errors import DamagedStoreError, InputError, StoreError
+from gmkcf_dask.kernels.build import build_store
+from gmkcf_dask.kernels.repair import repair_store
+from gmkcf_dask.kernels.store import KernelStore
+from gmkcf_dask.methods.factorize import SolverOptions
+
+pytestmark = pytest.mark.usefixtures("calm")
+
+
+def gmkcf(*arguments):
+    return CliRunner().invoke(main, [*map(str, arguments), "--cluster", "threads"])
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A file system that can be made read-only."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    try:
+        done = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], capture_output=True)
+    except OSError:
+        pytest.skip("no mount here")
+    if done.returncode:
+        pytest.skip("no right to mount a file system here")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def read_only(folder):
+    subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+
+
+def test_a_read_only_store_is_read(disk, tmp_path):
+    path = disk / "s.zarr"
+    store_at(path)
+    before = content(path)
+    read_only(disk)
+    assert gmkcf("verify", path).exit_code == 0
+    assert CliRunner().invoke(main, ["info", str(path)]).exit_code == 0
+    fitted = gmkcf("fit", path, "-k", 2, "--max-iter", 3, "--out", tmp_path / "run")
+    assert fitted.exit_code == 0, fitted.output
+    assert build_store(path, request(), HERE).manifest.complete
+    assert content(path) == before
+
+
+def test_writing_into_a_read_only_store_is_refused_in_a_sentence(disk):
+    path = disk / "s.zarr"
+    made = store_at(path)
+    replace(made.manifest, complete=False, tiles_done=(0,)).write(path)
+    store_at(disk / "whole.zarr")
+    tile_files(disk / "whole.zarr")[0].unlink()
+    read_only(disk)
+    with pytest.raises(InputError, match=r"cannot write the store at .*Read-only file system"):
+        build_store(path, request(), HERE)
+    said = gmkcf("repair", disk / "whole.zarr")
+    assert said.exit_code == 2
+    assert "Read-only file system" in said.stderr
+    with pytest.raises(InputError, match="cannot write the store"):
+        build_store(disk / "new.zarr", request(), HERE)
+
+
+@pytest.mark.parametrize("residency", ["recompute", "memory"])
+def test_a_store_that_vanishes_during_a_fit(tmp_path, residency):
+    path, away = tmp_path / "s.zarr", tmp_path / "away.zarr"
+    store_at(path)
+    options = SolverOptions(2, max_iter=5, tol=0.0)
+
+    def vanish(event):
+        if path.exists():
+            path.rename(away)
+
+    stack = TiledKernels(KernelStore.open(path), HERE, residency)
+    with pytest.raises(DamagedStoreError, match="has vanished: bring it back"):
+        fit_gmkcf(stack, options, seed=0, listen=vanish)
+    away.rename(path)
+    found = fit_gmkcf(TiledKernels(KernelStore.open(path), HERE), options, seed=0)
+    assert np.isfinite(found.history).all()
+
+
+def test_a_store_replaced_during_a_fit_is_not_mixed_with_the_new_one(tmp_path):
+    path = tmp_path / "s.zarr"
+    reader = store_at(path).reader
+    path.rename(tmp_path / "old.zarr")
+    store_at(path)
+    with pytest.raises(DamagedStoreError, match="was replaced by another store"):
+        reader.raw(0, 0)
+
+
+def test_what_was_never_there(tmp_path):
+    for command in ("verify", "repair", "info"):
+        said = CliRunner().invoke(main, [command, str(tmp_path / "no.zarr")])
+        assert said.exit_code == 2
+        assert "there is no kernel store" in said.stderr
+    with pytest.raises(StoreError, match="there is no kernel store"):
+        repair_store(tmp_path / "no.zarr", HERE)
+    assert list(tmp_path.iterdir()) == []

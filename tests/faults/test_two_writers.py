@@ -1,0 +1,295 @@
+"""Row: two runs on one store, and a build during a fit. One writer; readers are never kept out."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from damage import HERE, ROOT, content, flip, request, same_store, start_build, store_at, tile_files
+from problems import fit_gmkcf
+
+from gmkcf_dask.cli import main
+from gmkcf_dask.engine.tiled import TiledKernels
+from gmkcf_dask.errors import StoreBusyError, StoreError
+from gmkcf_dask.kernels import lease as lease_module
+from gmkcf_dask.kernels.build import build_store
+from gmkcf_dask.kernels.lease import Lease, confirm, holder, lease_path, writing
+from gmkcf_dask.kernels.repair import repair_store
+from gmkcf_dask.kernels.store import KernelStore
+from gmkcf_dask.methods.factorize import SolverOptions
+
+pytestmark = pytest.mark.usefixtures("calm")
+
+
+def gmkcf(*arguments):
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def dead_lease(**changes):
+    """Of a process of this machine that has ended."""
+    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"],
+                           capture_output=True, check=True, text=True)  # fmt: skip
+    return replace(Lease.mine(), **{"pid": int(ended.stdout), "run": "0" * 32, **changes})
+
+
+def leave(path, lease):
+    lease_path(path).write_text(json.dumps(asdict(lease)))
+
+
+def test_a_second_build_is_told_who_holds_the_store(tmp_path):
+    path, inside, go_on = tmp_path / "s.zarr", threading.Event(), threading.Event()
+    results = []
+
+    def listen(event):
+        if event.stage == "write":
+            inside.set()
+            assert go_on.wait(30)
+
+    first = threading.Thread(
+        target=lambda: results.append(build_store(path, request(), HERE, listen, block=16))
+    )
+    first.start()
+    assert inside.wait(30)
+    try:
+        for force in (False, True):  # one that lives is not pushed aside
+            with pytest.raises(StoreBusyError, match="is being written by process") as told:
+                build_store(path, request(), HERE, block=16, force=force)
+            assert f"process {os.getpid()} on {socket.gethostname()} since 20" in str(told.value)
+        assert f"process {os.getpid()}" in gmkcf("info", path).stdout
+    finally:
+        go_on.set()
+        first.join()
+    assert results[0].manifest.complete
+    assert not lease_path(path).exists()
+    store_at(tmp_path / "clean.zarr")
+    assert same_store(path, tmp_path / "clean.zarr")
+
+
+def test_two_builds_at_once_make_one_store(tmp_path):
+    np.save(tmp_path / "x.npy", request().corpus.X.toarray())
+    options = ("--kernels", "rbf_1,cosine", "--block", "8", "--cluster", "threads")
+    path = tmp_path / "s.zarr"
+    both = [start_build(tmp_path / "x.npy", path, *options) for _ in range(2)]
+    ends = [(*process.communicate(timeout=120), process.returncode) for process in both]
+    assert 0 in [code for *_, code in ends]
+    for _, errors, code in ends:
+        assert code == 0 or "is being written by process" in errors
+    assert gmkcf("verify", path, "--cluster", "threads").exit_code == 0
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["s.zarr", "x.npy"]
+
+
+def test_a_build_and_a_repair_during_a_fit_do_not_disturb_it(tmp_path):
+    path, options = tmp_path / "s.zarr", SolverOptions(3, max_iter=4, tol=0.0)
+    store_at(path)
+    expected = fit_gmkcf(TiledKernels(KernelStore.open(path), HERE), options, seed=0)
+    done = []
+
+    def meddle(event):
+        if not done:
+            done.append(build_store(path, request(), HERE))
+            tile = tile_files(path)[0]
+            tile.write_bytes(b"")
+            done.append(repair_store(path, HERE))
+
+    found = fit_gmkcf(TiledKernels(KernelStore.open(path), HERE), options, seed=0, listen=meddle)
+    assert len(done) == 2
+    assert found.history == expected.history
+
+
+def test_readers_do_not_look_at_the_lease(tmp_path):
+    path = tmp_path / "s.zarr"
+    store_at(path)
+    with writing(path):
+        assert gmkcf("verify", path, "--cluster", "threads").exit_code == 0
+        assert gmkcf("info", path).exit_code == 0
+        assert build_store(path, request(), HERE).manifest.complete  # nothing to write
+        with pytest.raises(StoreBusyError):
+            repair_store(path, HERE)
+
+
+@pytest.mark.parametrize("command", ["build", "repair", "run"])
+def test_the_lease_of_a_killed_writer_is_taken_over_by_force_only(tmp_path, command):
+    path = tmp_path / "s.zarr"
+    made = store_at(path)
+    np.save(tmp_path / "x.npy", made.features().rows(slice(0, 60)).toarray())
+    x = tmp_path / "x.npy"
+    kernels = ("--kernels", "rbf_1", "--cluster", "threads")
+    commands = {
+        "build": ("build", x, tmp_path / "new.zarr", *kernels),
+        "run": ("run", x, "-k", 2, "--out", tmp_path / "run", "--store", tmp_path / "new.zarr",
+                "--max-iter", 2, *kernels),
+        "repair": ("repair", path, "--cluster", "threads"),
+    }  # fmt: skip
+    target = path if command == "repair" else tmp_path / "new.zarr"
+    leave(target, dead_lease())
+    said = gmkcf(*commands[command])
+    assert said.exit_code == 2
+    assert "which is gone" in said.stderr
+    assert "--force" in said.stderr
+    taken = gmkcf(*commands[command], "--force")
+    assert taken.exit_code == 0, taken.output
+    assert not lease_path(target).exists()
+
+
+@pytest.mark.parametrize(("quiet", "gone"), [(60.0, False), (3600.0, True)])
+def test_a_writer_elsewhere_counts_as_gone_when_it_was_quiet_for_long(tmp_path, quiet, gone):
+    path = tmp_path / "s.zarr"
+    leave(path, dead_lease(host="other", machine="other"))
+    then = time.time() - quiet
+    os.utime(lease_path(path), (then, then))
+    assert holder(path).endswith("which is gone") == gone
+    if gone:
+        with writing(path, force=True):
+            pass
+    else:
+        with pytest.raises(StoreBusyError, match="on other since"), writing(path, force=True):
+            pass
+
+
+def test_a_number_that_is_used_again_is_another_process(tmp_path):
+    path = tmp_path / "s.zarr"
+    leave(path, replace(Lease.mine(), started=1.0))
+    with writing(path, force=True):
+        pass
+
+
+@pytest.mark.parametrize("torn", ["", "{", "[]", '{"pid": 1}'])
+def test_half_a_lease_is_one_of_an_unknown_process(tmp_path, torn):
+    path = tmp_path / "s.zarr"
+    lease_path(path).write_text(torn)
+    with pytest.raises(StoreBusyError, match="an unknown process"), writing(path, force=True):
+        pass
+    os.utime(lease_path(path), (1, 1))
+    with pytest.raises(StoreBusyError, match="--force"), writing(path):
+        pass
+    with writing(path, force=True):
+        pass
+
+
+def test_a_writer_whose_lease_was_taken_stops(tmp_path):
+    path = tmp_path / "s.zarr"
+    with writing(path) as mine:
+        leave(path, dead_lease())
+        with pytest.raises(StoreBusyError, match="was taken over"):
+            confirm(path, mine)
+    assert Lease.read(lease_path(path)).run == "0" * 32  # not ours to remove
+
+
+def test_a_lease_is_renewed(tmp_path, monkeypatch):
+    monkeypatch.setattr(lease_module, "RENEWED_EVERY", 0.02)
+    path = tmp_path / "s.zarr"
+    with writing(path):
+        os.utime(lease_path(path), (1, 1))
+        for _ in range(200):
+            if lease_path(path).stat().st_mtime > 1:
+                break
+            time.sleep(0.02)
+        assert lease_path(path).stat().st_mtime > 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_lease_is_given_back_on_signals(tmp_path, number):
+    script = (
+        "import sys, time; from pathlib import Path; from gmkcf_dask.kernels.lease import writing\n"
+        "with writing(Path(sys.argv[1])):\n  print('in', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, tmp_path / "s.zarr"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout.readline() == b"in\n"
+    assert lease_path(tmp_path / "s.zarr").exists()
+    process.send_signal(number)
+    assert process.wait(30) != 0
+    process.stdout.close()
+    assert not lease_path(tmp_path / "s.zarr").exists()
+
+
+# what killed writers leave
+
+
+def test_leftovers_are_swept_by_the_next_writer(tmp_path):
+    path = tmp_path / "s.zarr"
+    store_at(path)
+    clean = content(path)
+    (tile_files(path)[0].parent / f"7.{'a' * 32}.partial").write_bytes(b"x")
+    (path / f".manifest.json.{'b' * 32}").write_bytes(b"x")
+    (tmp_path / f".s.zarr.{'c' * 32}" / "kernels").mkdir(parents=True)
+    (tmp_path / f".s.zarr.lease.{'d' * 32}").write_bytes(b"x")
+    keep = [tmp_path / f".other.zarr.{'e' * 32}", tmp_path / f".s.zarr.scratch-{'f' * 32}"]
+    for folder in keep:  # of another store, and of a fit that may be running
+        folder.mkdir()
+    repair_store(path, HERE)
+    assert content(path) == clean
+    assert sorted(tmp_path.iterdir()) == sorted([path, *keep])
+
+
+def test_nothing_is_swept_or_written_through_a_link(tmp_path):
+    path, outside = tmp_path / "s.zarr", tmp_path / "outside"
+    store_at(path)
+    (path / "kernels" / "rbf_1").rename(outside)
+    (path / "kernels" / "rbf_1").symlink_to(outside)
+    precious = outside / "c" / "0" / f"1.{'a' * 32}.partial"
+    precious.write_bytes(b"precious")
+    with pytest.raises(StoreError, match="kernels/rbf_1 is a symbolic link"):
+        repair_store(path, HERE)
+    assert precious.read_bytes() == b"precious"
+    link = tmp_path / f".s.zarr.{'c' * 32}"
+    link.symlink_to(outside)
+    (path / "kernels" / "rbf_1").unlink()
+    outside.rename(path / "kernels" / "rbf_1")
+    link.unlink()
+    link.symlink_to(path)
+    repair_store(path, HERE)
+    assert link.is_symlink()
+    assert KernelStore.open(path).manifest.complete
+
+
+def test_merged_tiles_are_gone_before_a_store_is_complete(tmp_path, monkeypatch):
+    """Killed between the two, the next build removes them."""
+    path, merging = tmp_path / "s.zarr", {"kernels": "rbf_1,rbf_1.0001", "merge_duplicates": 0.1}
+    clean = store_at(tmp_path / "clean.zarr", **merging)
+    assert clean.manifest.stored_as == ("rbf_1", "rbf_1")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            KernelStore, "drop_merged", lambda self: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            store_at(path, **merging)
+    assert not manifest_of(path).complete
+    assert (path / "kernels" / "rbf_1.0001" / "c").exists()
+    store_at(path, **merging)
+    assert same_store(path, tmp_path / "clean.zarr")
+    assert not (path / "kernels" / "rbf_1.0001" / "c").exists()
+
+
+def manifest_of(path):
+    return KernelStore.open(path, incomplete=True).manifest
+
+
+def test_damage_by_hand_while_building_is_noticed_before_complete(tmp_path):
+    path, rng = tmp_path / "s.zarr", np.random.default_rng(0)
+
+    def listen(event):
+        if event.stage == "write" and event.done == event.total:
+            kernel = flip(path, rng)[0]
+            assert kernel
+            tile_files(path)[0].unlink()
+
+    with pytest.raises(StoreError, match="changed or removed while it was built"):
+        build_store(path, request(), HERE, listen, block=16)
+    assert not manifest_of(path).complete
+    build_store(path, request(), HERE)
+    assert repair_store(path, HERE).left == ()
+    store_at(tmp_path / "clean.zarr")
+    assert same_store(path, tmp_path / "clean.zarr")

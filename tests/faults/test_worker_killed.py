@@ -1,0 +1,113 @@
+"""Worker kill -9 in the middle of work: the same labels, trace and tiles, to the last bit."""
+
+import os
+import signal
+import threading
+import time
+import warnings
+
+import numpy as np
+import pytest
+from faulty import small_store
+
+from gmkcf_dask.cluster import local_cluster, of_client
+from gmkcf_dask.corpus.model import Corpus
+from gmkcf_dask.engine.tiled import TiledKernels
+from gmkcf_dask.events import IterationDone
+from gmkcf_dask.graph import Runner
+from gmkcf_dask.kernels.build import KernelRequest, build_store
+from gmkcf_dask.kernels.specs import resolve_kernels
+from gmkcf_dask.methods.gmkcf import Gmkcf
+from gmkcf_dask.plan import GIB
+
+pytestmark = pytest.mark.usefixtures("calm")
+
+
+@pytest.fixture(scope="module")
+def workers():
+    with local_cluster(2, GIB) as client:
+        yield client
+
+
+def kill_one(client, seconds=0.0):
+    """Kill a worker after a moment, from another thread: work goes on meanwhile."""
+    pid = next(iter(client.run(os.getpid).values()))
+
+    def later():
+        time.sleep(seconds)
+        os.kill(pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=later)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("residency", ["memory", "scratch"])
+def test_fit(tmp_path, workers, residency):
+    store = small_store(tmp_path / "s.zarr", block=12)
+    method = Gmkcf(3, tol=0.0, max_iter=5)
+    (expected,) = method.fit(TiledKernels(store, Runner(scheduler="synchronous")), [0])
+    threads = []
+
+    def listen(event):
+        if isinstance(event, IterationDone) and event.iteration == 2:
+            workers.wait_for_workers(2, timeout=60)
+            threads.append(kill_one(workers, 0.05))
+
+    stack = TiledKernels(store, of_client(workers, 60.0).runner, residency)
+    (found,) = method.fit(stack, [0], listen)
+    for thread in threads:
+        thread.join()
+    assert len(threads) == 1
+    assert found.history == expected.history
+    np.testing.assert_array_equal(found.labels, expected.labels)
+    np.testing.assert_array_equal(found.U, expected.U)
+    np.testing.assert_array_equal(found.V, expected.V)
+
+
+def test_build(tmp_path, workers, rng):
+    X = rng.random((200, 20))
+    corpus = Corpus(X, tuple(map(str, range(200))))
+    wanted = KernelRequest(corpus, resolve_kernels("paper12"), block=8)
+    build_store(tmp_path / "whole.zarr", wanted, Runner())
+    workers.wait_for_workers(2, timeout=60)
+    runner = of_client(workers, 60.0).runner
+    thread = kill_one(workers, 0.2)
+    build_store(tmp_path / "s.zarr", wanted, runner)
+    thread.join()
+    assert chunks(tmp_path / "s.zarr") == chunks(tmp_path / "whole.zarr")
+
+
+def chunks(store):
+    found = {p.relative_to(store): p.read_bytes() for p in store.rglob("c/**/*") if p.is_file()}
+    assert found
+    return found
+
+
+def test_a_kept_result_that_failed_is_made_again(tmp_path, workers, monkeypatch):
+    """A collection with a lost task stays lost: it is dropped, and fused again."""
+    from distributed import CancelledError
+
+    store = small_store(tmp_path / "s.zarr")
+    workers.wait_for_workers(2, timeout=60)
+    stack = TiledKernels(store, of_client(workers, 60.0).runner)
+    kernel = stack.fuse(np.full(3, 1 / 3))
+    Z = np.random.default_rng(0).random((store.n_samples, 2))
+    expected = kernel.matmul(Z)
+    for future in kernel._kept.dask.values():
+        if hasattr(future, "cancel"):
+            future.cancel(force=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        np.testing.assert_array_equal(kernel.matmul(Z), expected)
+    lost = []
+
+    def fails(self, collection):
+        lost.append(1)
+        raise CancelledError("gone")
+
+    monkeypatch.setattr(Runner, "_result", fails)
+    with pytest.raises(ConnectionError, match="lost"):
+        kernel.matmul(Z)
+    assert len(lost) == 4, "bounded: once, and three times again"
+    kernel.release()

@@ -1,0 +1,124 @@
+"""Commands and clusters in processes of their own, and what a run left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from click.testing import CliRunner
+from distributed import Client
+from problems import kernels, request
+
+from gmkcf_dask.cli import main
+from gmkcf_dask.graph import Runner
+from gmkcf_dask.kernels.build import build_store
+from gmkcf_dask.results.run import read_result
+
+PACKAGE = str(Path(__file__).resolve().parents[1])
+FIT = ("-k", "3", "--tol", "0", "--checkpoint-every", "1", "--seed", "3")
+THREADS = ("--cluster", "threads")
+
+
+def environment():
+    paths = os.pathsep.join(filter(None, [PACKAGE, os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": paths, "PYTHONWARNINGS": "ignore"}
+
+
+def small_store(path, n=150, m=3, block=40):
+    Ks = kernels(np.random.default_rng(0), n, m)
+    return build_store(path, request(Ks, "float32", block), Runner())
+
+
+def start(*arguments):
+    """`gmkcf` in a process of its own, in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "gmkcf_dask.cli", *map(str, arguments)],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(*arguments):
+    """`gmkcf` in this process: exit code and all that was said."""
+    done = CliRunner().invoke(main, [str(word) for word in arguments])
+    return done.exit_code, done.output
+
+
+def wait_until(true, process, seconds=60):
+    """Wait for something to become true while a process runs; False if it ended before."""
+    until = time.monotonic() + seconds
+    while not true():
+        if process.poll() is not None:
+            return False
+        assert time.monotonic() < until, "it took too long"
+        time.sleep(0.005)
+    return True
+
+
+def serial_of(out):
+    """Whether a checkpoint is there, by the files alone."""
+    return any((out / "checkpoint" / name).exists() for name in ("0.json", "1.json"))
+
+
+def outcome(out):
+    """All that a run found, to the last bit."""
+    result = read_result(out)
+    with np.load(out / "factors.npz", allow_pickle=False) as factors:
+        arrays = {name: factors[name].tobytes() for name in factors.files}
+    labels = (out / "labels.csv").read_bytes()
+    return labels, arrays, result["objective_history"], result["runs"], result["kernel_weights"]
+
+
+def kill(process, number=signal.SIGKILL):
+    """To one process, or to all of its group."""
+    if process.poll() is None:
+        os.kill(process.pid, number)
+
+
+@contextmanager
+def separate_cluster(folder, n_workers=2):
+    """A scheduler and workers without nannies, each a process of its own, on loopback."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "scheduler.json"
+    host, found = "--host 127.0.0.1", ["--scheduler-file", str(file)]
+    worker = (
+        "distributed.cli.dask_worker --no-nanny --nthreads 1 --no-dashboard --death-timeout 20 "
+    )
+    worker += host
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment()}
+    begin = [sys.executable, "-m"]
+    scheduler = subprocess.Popen(
+        [*begin, *f"distributed.cli.dask_scheduler --port 0 --no-dashboard {host}".split(), *found],
+        **quiet,
+    )
+    workers = []
+    try:
+        wait_until(file.exists, scheduler)
+        workers += [
+            subprocess.Popen(
+                [*begin, *worker.split(), *found, "--local-directory", str(folder)],
+                **quiet,
+            )
+            for _ in range(n_workers)
+        ]
+        yield address_of(file, n_workers), scheduler, workers
+    finally:
+        for process in (*workers, scheduler):
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+def address_of(file, n_workers):
+    address = json.loads(file.read_text())["address"]
+    with Client(address, set_as_default=False, timeout=30) as client:
+        client.wait_for_workers(n_workers, timeout=60)
+    return address
