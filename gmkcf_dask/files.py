@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
 
 from gmkcf_dask.errors import InputError, StoreError
 
@@ -48,6 +54,17 @@ def put_if_absent(path: Path, content: bytes) -> bool:
         path.unlink(missing_ok=True)
         raise
     return True
+
+
+def npz_bytes(arrays: Mapping[str, npt.NDArray[Any]], *, compressed: bool = True) -> bytes:
+    """Arrays as the content of an .npz file; objects are refused, for they would be pickled."""
+    binary = io.BytesIO()
+    how = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
+    with zipfile.ZipFile(binary, "w", how) as archive:
+        for name, values in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asanyarray(values), allow_pickle=False)
+    return binary.getvalue()
 
 
 def get(path: Path) -> bytes | None:

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gmkcf_dask.errors import CheckpointError, DataWarning, InputError, NotPositiveError
-from gmkcf_dask.files import get, put_atomic
+from gmkcf_dask.files import get, npz_bytes, put_atomic
 
 FOLDER = "checkpoint"
 FORMAT = 1
@@ -229,10 +229,7 @@ def _encode(
 ) -> tuple[bytes, bytes]:
     arrays: dict[str, npt.NDArray[Any]] = {}
     packed = _pack(state, arrays)
-    binary = io.BytesIO()
-    save: Any = np.savez  # its types take names for its own options
-    save(binary, allow_pickle=False, **arrays)
-    content = binary.getvalue()
+    content = npz_bytes(arrays, compressed=False)
     body = {
         "format": FORMAT,
         "serial": serial,

@@ -6,16 +6,14 @@ import csv
 import io
 import json
 import os
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from gmkcf_dask.errors import InputError
-from gmkcf_dask.files import check_writable, get, make_folder, put_atomic
+from gmkcf_dask.files import check_writable, get, make_folder, npz_bytes, put_atomic
 from gmkcf_dask.redact import redacted_tree
 from gmkcf_dask.results.checkpoints import FOLDER, has_checkpoint
 from gmkcf_dask.security import confined, refuse_link
@@ -81,16 +79,6 @@ def write_run(
     put_atomic(path / FACTORS, npz_bytes(factors))
     content = json.dumps(redacted_tree(result), indent=1, ensure_ascii=False)
     put_atomic(path / RESULT, content.encode())
-
-
-def npz_bytes(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """Arrays as the content of an .npz file; objects are refused, for they would be pickled."""
-    binary = io.BytesIO()
-    with zipfile.ZipFile(binary, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, values in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, np.asanyarray(values), allow_pickle=False)
-    return binary.getvalue()
 
 
 def read_result(path: Path) -> dict[str, Any]:

@@ -19,10 +19,11 @@ from gmkcf_dask import GMKCF, Precomputed
 from gmkcf_dask.benchmark.runs import Benchmark
 from gmkcf_dask.cluster import Access, local_cluster, of_client, open_cluster
 from gmkcf_dask.errors import ClusterError, GmkcfError, InputError, StoreError
+from gmkcf_dask.files import npz_bytes
 from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.plan import GIB
 from gmkcf_dask.redact import redacted, redacted_tree
-from gmkcf_dask.results.run import npz_bytes, remove_run, write_run
+from gmkcf_dask.results.run import remove_run, write_run
 from gmkcf_dask.security import Certificates, certificates, is_loopback, remove_tree
 
 # --- addresses --------------------------------------------------------------------------------
