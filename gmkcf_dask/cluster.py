@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
+import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -137,6 +138,7 @@ def open_cluster(
     only_describe: bool = False,
     access: Access = CLOSED,
     stall_timeout: float = STALL_SECONDS,
+    settings: Mapping[str, Any] | None = None,
 ) -> Iterator[Resources]:
     """Resources by the word a user gave: threads, local, or the address of a scheduler.
 
@@ -153,11 +155,29 @@ def open_cluster(
     access : Access
     stall_timeout : float
         Seconds without progress after which a cluster is given up.
+    settings : mapping, optional
+        Dask's own, by dotted name, for the connection and for workers started here.
     """
     kind = kind or ("local" if n_samples >= LOCAL_CLUSTER_FROM else "threads")
     if workers is not None and workers < 1:
         raise InputError(f"workers must be at least 1, not {workers}")
     _refuse_needless(kind, access)
+    with (
+        dask.config.set(dict(settings or {})),
+        _place(kind, workers, memory, only_describe, access, stall_timeout) as resources,
+    ):
+        yield resources
+
+
+@contextmanager
+def _place(
+    kind: str,
+    workers: int | None,
+    memory: int | None,
+    only_describe: bool,
+    access: Access,
+    stall_timeout: float,
+) -> Iterator[Resources]:
     if kind == "threads":
         yield threads(workers, memory)
     elif kind == "local" and only_describe:
@@ -187,12 +207,14 @@ def local_cluster(
 
     memory = memory or share_of_memory(n_workers)
     security = None if access.certificates is None else _security(access.certificates)
+    # a page may only be talked to from its own address, which has to be known beforehand
+    port = _free_port() if access.dashboard else 0
     settings = {
-        "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
+        "distributed.nanny.pre-spawn-environ": _worker_environment(),
         # pages of other sites must not talk to a dashboard on this machine
         "distributed.scheduler.dashboard.bokeh-application.allow_websocket_origin": [
-            "127.0.0.1:*",
-            "localhost:*",
+            f"127.0.0.1:{port}",
+            f"localhost:{port}",
         ],
     }
     with (
@@ -204,8 +226,8 @@ def local_cluster(
             host="127.0.0.1",
             protocol="tcp://" if security is None else "tls://",
             security=security,
-            # without a dashboard a health page remains: it gets a free port on loopback
-            dashboard_address="127.0.0.1:0",
+            # without a dashboard a health page remains
+            dashboard_address=f"127.0.0.1:{port}",
             scheduler_kwargs={"dashboard": access.dashboard},
             # a failed task is told to the user by the driver, in one sentence
             silence_logs=logging.CRITICAL,
@@ -214,6 +236,21 @@ def local_cluster(
     ):
         ignore_interrupts(client)
         yield client
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        found: int = probe.getsockname()[1]
+    return found
+
+
+def _worker_environment() -> dict[str, str]:
+    """Ours, where Dask's configuration was not changed to something else."""
+    default = dask.config.merge(*dask.config.defaults)["distributed"]["nanny"]["pre-spawn-environ"]
+    now = dask.config.get("distributed.nanny.pre-spawn-environ", {})
+    asked = {name: str(value) for name, value in now.items() if default.get(name) != value}
+    return WORKER_ENVIRONMENT | asked
 
 
 @contextmanager
@@ -279,7 +316,10 @@ def _refuse_needless(kind: str, access: Access) -> None:
         if kind != "local":
             raise InputError("--dashboard is for --cluster local: nothing else is started here")
         if find_spec("bokeh") is None:
-            raise InputError("the dashboard needs bokeh: pip install bokeh, or leave --dashboard")
+            raise InputError(
+                "the dashboard needs bokeh: pip install 'gmkcf-dask[dashboard]', or leave the "
+                "option out"
+            )
     if access.certificates is not None and (
         kind == "threads" or (kind != "local" and not is_encrypted(kind, _default_scheme()))
     ):

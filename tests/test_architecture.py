@@ -14,6 +14,7 @@ PACKAGE = Path(gmkcf_dask.__file__).parent
 ORDER = [
     ["redact", "errors", "blas"],
     ["files", "events", "graph", "plan", "security", "versions"],
+    ["cluster_config"],
     ["corpus"],
     ["kernels"],
     ["engine", "cluster"],
@@ -31,12 +32,19 @@ ONLY_HERE = {
     "dask": {
         "graph.py",
         "cluster.py",
+        "cluster_config.py",
         "cli/options.py",
         "kernels/store.py",
         "kernels/tasks.py",
         "engine/tiled.py",
     },
-    "distributed": {"graph.py", "cluster.py", "versions.py", "estimators/base.py"},
+    "distributed": {
+        "graph.py",
+        "cluster.py",
+        "cluster_config.py",
+        "versions.py",
+        "estimators/base.py",
+    },
     "click": {
         "cli/options.py",
         "cli/commands.py",

@@ -41,9 +41,10 @@ def _options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
 cluster_options = _options(
     click.option(
         "--cluster",
-        metavar="threads|local|ADDRESS",
-        help="Where work runs: threads of this process, worker processes on this machine, or the "
-        "address of a Dask scheduler.  [default: local from 5,000 samples, threads below]",
+        metavar="threads|local|ADDRESS|FILE.yaml",
+        help="Where work runs: threads of this process, worker processes on this machine, the "
+        "address of a Dask scheduler, or a file that describes one of these; options given here "
+        "win over the file.  [default: local from 5,000 samples, threads below]",
     ),
     click.option(
         "--workers",
@@ -83,8 +84,8 @@ cluster_options = _options(
     click.option(
         "--stall-timeout",
         type=click.FloatRange(min=0, min_open=True),
-        default=STALL_SECONDS,
-        help="Seconds without any progress after which a cluster is given up.",
+        help="Seconds without any progress after which a cluster is given up.  [default: "
+        f"{STALL_SECONDS:g}]",
     ),
 )
 normalization_option = click.option(
@@ -243,13 +244,32 @@ def open_place(
 ) -> Iterator[Any]:
     """The resources that the cluster options ask for."""
     from gmkcf_dask.cluster import Access, open_cluster
+    from gmkcf_dask.cluster_config import ClusterConfig, is_config_path, read_config
     from gmkcf_dask.security import certificates
 
-    where = (options["cluster"], n_samples, options["workers"], options["memory"])
+    where: str | None = options["cluster"]
+    if where is not None and is_config_path(where):
+        said = read_config(Path(where))
+        where = said.where
+    else:
+        said = ClusterConfig("")
     tls = certificates(options["tls_ca"], options["tls_cert"], options["tls_key"])
-    access = Access(tls, options["insecure"], options["dashboard"])
-    how: dict[str, Any] = {"access": access, "stall_timeout": options["stall_timeout"]}
-    with open_cluster(*where, only_describe=only_describe, **how) as resources:
+    if tls is None and said.certificates is not None:
+        files = said.certificates
+        tls = certificates(files.ca, files.cert, files.key)
+    access = Access(
+        tls, options["insecure"] or said.insecure, options["dashboard"] or said.dashboard
+    )
+    with open_cluster(
+        where,
+        n_samples,
+        options["workers"] or said.workers,
+        options["memory"] or said.memory,
+        only_describe=only_describe,
+        access=access,
+        stall_timeout=options["stall_timeout"] or said.stall_timeout or STALL_SECONDS,
+        settings=said.settings,
+    ) as resources:
         if resources.dashboard:
             click.echo(f"dashboard: {resources.dashboard}")
         yield resources

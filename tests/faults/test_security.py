@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -282,9 +284,6 @@ def test_a_local_run_listens_on_loopback_only(tmp_path):
 
 
 def test_there_is_no_dashboard(one_worker):
-    import urllib.error
-    import urllib.request
-
     port = one_worker.scheduler_info(n_workers=0)["services"].get("dashboard")
     if port is not None:  # the health page that remains
         with pytest.raises(urllib.error.HTTPError):
@@ -298,10 +297,35 @@ def test_a_dashboard_is_for_local_clusters_and_needs_bokeh(monkeypatch):
 
 
 def test_a_dashboard_that_was_asked_for_is_on_loopback(monkeypatch):
-    pytest.importorskip("bokeh", reason="the dashboard needs bokeh, which is not installed")
     with open_cluster("local", 10, 1, GIB, access=Access(dashboard=True)) as resources:
-        assert resources.dashboard.startswith("http://127.0.0.1:")
+        address = resources.dashboard
+        assert address.startswith("http://127.0.0.1:")
         assert all(is_loopback(host) for host in listening())
+        with urllib.request.urlopen(address, timeout=20) as page:
+            assert b"Dask" in page.read()
+        # a page of this address may open a connection for its pictures, one of another site not
+        assert asks_for_websocket(address, address.rpartition("/")[0]) == 101
+        assert asks_for_websocket(address, "http://evil.example") == 403
+
+
+def asks_for_websocket(address, origin):
+    """Status of the answer to a browser that shows a page of `origin`."""
+    from http.client import HTTPConnection
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(address)
+    connection = HTTPConnection(parts.hostname, parts.port, timeout=10)
+    headers = {
+        "Upgrade": "websocket",
+        "Connection": "Upgrade",
+        "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+        "Sec-WebSocket-Version": "13",
+        "Origin": origin,
+    }
+    connection.request("GET", f"{parts.path}/ws", headers=headers)
+    status = connection.getresponse().status
+    connection.close()
+    return status
 
 
 # --- names, paths, links ----------------------------------------------------------------------

@@ -1,0 +1,210 @@
+"""Clusters described by a file: every key known, every value fit, or one sentence."""
+
+import json
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gmkcf_dask.cli import main
+from gmkcf_dask.cluster_config import LARGEST_FILE, parse_config, read_config
+from gmkcf_dask.errors import InputError
+from gmkcf_dask.security import Certificates
+
+HERE = Path("folder/cluster.yaml")
+
+
+def parse(text):
+    return parse_config(text.encode() if isinstance(text, str) else text, HERE)
+
+
+def test_local():
+    found = parse(
+        """
+        gmkcf: {kind: local, workers: 3, memory: 2GiB, dashboard: true, stall-timeout: 10m}
+        distributed:
+          worker: {memory: {spill: 0.8}}
+          nanny: {pre-spawn-environ: {MALLOC_TRIM_THRESHOLD_: 1, MY_OWN: x}}
+        """
+    )
+    assert (found.kind, found.where, found.workers, found.memory) == ("local", "local", 3, 2 << 30)
+    assert found.dashboard
+    assert found.stall_timeout == 600.0
+    assert found.settings == {
+        "distributed.worker.memory.spill": 0.8,
+        "distributed.nanny.pre-spawn-environ": {"MALLOC_TRIM_THRESHOLD_": 1, "MY_OWN": "x"},
+    }
+
+
+def test_address_with_certificates_beside_the_file():
+    found = parse(
+        "gmkcf: {kind: address, address: 'tls://host:8786', "
+        "tls: {ca: ca.pem, cert: /etc/me.pem, key: me.key}}"
+    )
+    assert found.where == "tls://host:8786"
+    files = (Path("folder/ca.pem"), Path("/etc/me.pem"), Path("folder/me.key"))
+    assert found.certificates == Certificates(*files)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "must begin with a section gmkcf"),
+        ("- 1", "must begin with a section gmkcf"),
+        ("gmkcf: local", "has no section gmkcf with the kind"),
+        ("gmkfc: {kind: local}", "no key 'gmkfc': did you mean gmkcf"),
+        ("gmkcf: {kind: lokal}", "gmkcf.kind must be one of threads, local, address, not 'lokal'"),
+        ("gmkcf: {kind: [local]}", "not a list"),
+        (
+            "gmkcf: {kind: local, wrokers: 3}",
+            r"'wrokers' in gmkcf \(kind local\): did you mean workers",
+        ),
+        ("gmkcf: {kind: threads, tls: {}}", "no key 'tls' in gmkcf"),
+        ("gmkcf: {kind: address}", "gmkcf.address is missing, and kind address needs it"),
+        ("gmkcf: {kind: local, workers: 0}", "must be a number from 1 to 100,000, not 0"),
+        ("gmkcf: {kind: local, workers: true}", "not True"),
+        ("gmkcf: {kind: local, workers: 1e3}", "must be a number"),
+        ("gmkcf: {kind: local, memory: lots}", "amount of memory such as 4GiB, not 'lots'"),
+        ("gmkcf: {kind: local, memory: -1GiB}", "amount of memory"),
+        ("gmkcf: {kind: local, dashboard: 1}", "must be true or false, not 1"),
+        ("gmkcf: {kind: local, stall-timeout: soon}", "must be a time such as"),
+        ("gmkcf: {kind: local, stall-timeout: .nan}", "must be a time such as"),
+        ("gmkcf: {kind: local, tls: {ca: a}}", "must name three files, ca, cert and key"),
+        ("gmkcf: {kind: local, workers: 1, workers: 2}", "line 1: a key is there twice"),
+        ("gmkcf: &a {kind: local}\ndistributed: *a", "references"),
+        ("gmkcf: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
+        ("gmkcf: {kind: local", "cannot be read: line 1"),
+        (b"gmkcf: \xff\xfe", "cannot be read"),
+        (b"\x00", "cannot be read"),
+        ("gmkcf: " + "[" * 5000, "cannot be read"),
+        ("gmkcf: " + "{a: " * 30 + "1" + "}" * 30, "is not a cluster file"),
+        (
+            "gmkcf: {kind: local}\ndistributed: {wroker: {}}",
+            "no key 'wroker' in distributed: did you mean worker",
+        ),
+        ("gmkcf: {kind: local}\ndistributed: {worker: 1}", "distributed.worker must be a section"),
+        (
+            "gmkcf: {kind: local}\ndistributed: {worker: {preload: [x]}}",
+            "distributed.worker.preload would run code",
+        ),
+        (
+            "gmkcf: {kind: local}\ndistributed: {scheduler: {preload_argv: [x]}}",
+            "would run code",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(text, sentence):
+    with pytest.raises(InputError, match=sentence) as raised:
+        parse(text)
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 600
+
+
+def test_no_file_or_too_large(tmp_path):
+    with pytest.raises(InputError, match=r"cannot read the cluster file .*: No such file"):
+        read_config(tmp_path / "no.yaml")
+    with pytest.raises(InputError, match="Is a directory"):
+        read_config(tmp_path)
+    (tmp_path / "big.yaml").write_bytes(b"#" * (LARGEST_FILE + 1))
+    with pytest.raises(InputError, match="it is no cluster file"):
+        read_config(tmp_path / "big.yaml")
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+NAMES = st.sampled_from(
+    ["kind", "workers", "memory", "address", "tls", "insecure", "dashboard", "stall-timeout"]
+)
+
+
+@given(
+    kind=st.sampled_from(["threads", "local", "address"]) | VALUES,
+    ours=st.dictionaries(NAMES, VALUES, max_size=3),
+    dasks=VALUES,
+)
+def test_any_value_is_taken_or_refused_in_a_sentence(kind, ours, dasks):
+    text = yaml.safe_dump({"gmkcf": {"kind": kind, **ours}, "distributed": dasks})
+    try:
+        parse(text)
+    except InputError as error:
+        sentence = str(error)
+    else:
+        sentence = ""
+    assert "\n" not in sentence
+
+
+@pytest.fixture
+def features(tmp_path):
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "x.npy", np.abs(rng.normal(size=(30, 4))) + 3 * (np.arange(30) % 2)[:, None])
+    return tmp_path / "x.npy"
+
+
+def gmkcf(*arguments):
+    return CliRunner().invoke(main, [str(word) for word in arguments])
+
+
+def test_the_command_line_wins_over_the_file(features, tmp_path):
+    file = tmp_path / "cluster.yaml"
+    file.write_text("gmkcf: {kind: threads, workers: 1, memory: 3GiB}\n")
+    plan = ("plan", features, "-k", 2, "--cluster", file)
+    assert "runs on: 1 threads of this process" in gmkcf(*plan).output
+    assert "runs on: 2 threads of this process" in gmkcf(*plan, "--workers", 2).output
+    file.write_text("gmkcf: {kind: threads, workers: 1, memory: 3}\n")
+    refused = gmkcf("run", features, "-k", 2, "--out", tmp_path / "no", "--cluster", file)
+    assert refused.exit_code == 3, refused.output
+    assert gmkcf(*plan, "--memory", "3GiB").exit_code == 0
+
+
+def test_settings_of_the_file_reach_the_workers(features, tmp_path):
+    from gmkcf_dask.cli.options import open_place
+
+    file = tmp_path / "cluster.yaml"
+    file.write_text(
+        "gmkcf: {kind: local, workers: 1, memory: 1GiB}\n"
+        "distributed:\n"
+        "  worker: {memory: {spill: 0.55}}\n"
+        "  nanny: {pre-spawn-environ: {MALLOC_TRIM_THRESHOLD_: 12345, MY_OWN: x}}\n"
+    )
+    names = ("tls_ca", "tls_cert", "tls_key", "workers", "memory", "stall_timeout")
+    options = dict.fromkeys(names) | {"cluster": str(file), "insecure": False, "dashboard": False}
+
+    def asked():
+        import os
+
+        environment = {name: os.environ.get(name) for name in ("MALLOC_TRIM_THRESHOLD_", "MY_OWN")}
+        return environment | {
+            "spill": dask.config.get("distributed.worker.memory.spill"),
+            "threads": os.environ["OMP_NUM_THREADS"],
+        }
+
+    before = json.dumps(dask.config.config, default=str, sort_keys=True)
+    with open_place(10, options) as resources:
+        (found,) = resources.runner.client.run(asked).values()
+    assert found == {
+        "MALLOC_TRIM_THRESHOLD_": "12345",
+        "MY_OWN": "x",
+        "spill": 0.55,
+        "threads": "1",
+    }
+    assert json.dumps(dask.config.config, default=str, sort_keys=True) == before
+
+
+def test_a_bad_file_is_told_before_any_work(features, tmp_path):
+    file = tmp_path / "cluster.yaml"
+    file.write_text("gmkcf: {kind: local, wokers: 1}\n")
+    out = tmp_path / "out"
+    found = gmkcf("run", features, "-k", 2, "--out", out, "--cluster", file)
+    assert found.exit_code == 2
+    assert "did you mean workers?" in found.output
+    assert not out.exists()
