@@ -1,12 +1,13 @@
-"""Malformed input files by the thousand: each must be a valid corpus or one clean, typed sentence.
+"""Malformed files by the thousand: each must be read for what it is, or be one typed sentence.
 
-    .venv/bin/python scripts/chaos_fuzz.py [COUNT]
+    .venv/bin/python scripts/chaos_fuzz.py [COUNT] [FOLDER FOR FAILURES] [SEED] [KIND...]
 
 Files are mutations of small valid ones. They are read by workers, processes of their own with
 bounded memory, so that a crash of a compiled reader is seen and counted instead of ending the run.
 One file in 41 goes through `gmkcf build` as well, which must leave no store behind when it refuses.
 A `.mat` file costs a process start in real use; here most are converted inside the worker, which
 stands in for that process, one in 51 goes the whole way, and so does every one that crashes.
+Files of stores and checkpoints are in `chaos_fuzz_stores.py`; one in 7 goes through commands.
 """
 
 from __future__ import annotations
@@ -15,22 +16,25 @@ import gzip
 import io
 import json
 import random
-import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 import warnings
-import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import scipy.io
+from chaos_fuzz_stores import KINDS as STORE_KINDS
+from chaos_fuzz_stores import Examples, make_example, refused, valid_store_files
+from chaos_mutations import mutate, random_mutations
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 
@@ -41,22 +45,7 @@ SECONDS = 10.0
 """Longest time for one file; the slowest valid reading of these small files takes 0.02 s."""
 GROWTH = 512 << 20
 """Most resident memory that one file may add to a worker."""
-
-NUMBERS = (
-    b"0", b"-1", b"1e999", b"nan", b"inf", b"2147483648", b"9223372036854775807",
-    b"99999999999999999999999999", b"1000000000", b"1e-320", b"0x10", b"1_0", b"", b"3000000",
-)  # fmt: skip
-WORDS = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1, 1 << 40)
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """One change: what, where (a share of the length), how much, and a number to draw from."""
-
-    kind: int
-    where: float
-    length: int
-    value: int
+GOOD = ("refused", "read", "contained")
 
 
 # --- valid files ------------------------------------------------------------------------------
@@ -134,99 +123,11 @@ def _mat(variables: dict[str, object], **how: object) -> bytes:
     return file.getvalue()
 
 
-# --- mutations --------------------------------------------------------------------------------
-
-
-def mutate(content: bytes, ending: str, mutations: Iterable[Mutation]) -> bytes:
-    """The content after all changes; inside a container, as often as not its parts are changed."""
-    for mutation in mutations:
-        inside = mutation.value % 4 != 0
-        if ending == ".npz" and inside:
-            content = _inside_zip(content, mutation)
-        elif ending == ".mtx.gz" and inside:
-            content = _inside_gzip(content, mutation)
-        else:
-            content = _change(content, mutation)
-    return content
-
-
-def _inside_zip(content: bytes, mutation: Mutation) -> bytes:
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            members = [(info.filename, archive.read(info)) for info in archive.infolist()]
-    except Exception:  # noqa: BLE001  # an earlier change has spoilt the container itself
-        return _change(content, mutation)
-    if not members:
-        return _change(content, mutation)
-    chosen = mutation.value // 4 % len(members)
-    file = io.BytesIO()
-    with warnings.catch_warnings(), zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        warnings.simplefilter("ignore")  # of a name that is there twice
-        for number, (name, data) in enumerate(members):
-            archive.writestr(name, _change(data, mutation) if number == chosen else data)
-    return file.getvalue()
-
-
-def _inside_gzip(content: bytes, mutation: Mutation) -> bytes:
-    try:
-        return gzip.compress(_change(gzip.decompress(content), mutation), 1)
-    except Exception:  # noqa: BLE001
-        return _change(content, mutation)
-
-
-def _change(content: bytes, m: Mutation) -> bytes:
-    at = int(m.where * len(content))
-    end = min(at + m.length, len(content))
-    noise = random.Random(m.value).randbytes(m.length)
-    word = WORDS[m.value % len(WORDS)].to_bytes(8, "little")[: 4 + 4 * (m.value // 8 % 2)]
-    changes = (
-        lambda: _flip(content, at, m.value),
-        lambda: content[:at] + noise + content[end:],
-        lambda: content[:at],
-        lambda: content[:at] + content[end:],
-        lambda: content[:at] + content[at:end] * (1 + m.value % 5) + content[end:],
-        lambda: content[:at] + noise + content[at:],
-        lambda: content[: at // 4 * 4] + word + content[at // 4 * 4 + len(word) :],
-        lambda: _other_number(content, at, m.value),
-        lambda: content[:at] + b"\n" * (1 + m.value % 3) + content[at:],
-        lambda: content[at:] + content[:at],
-    )
-    return changes[m.kind % len(changes)]()
-
-
-def _flip(content: bytes, at: int, value: int) -> bytes:
-    if not content:
-        return content
-    at = min(at, len(content) - 1)
-    return content[:at] + bytes([content[at] ^ (1 << value % 8)]) + content[at + 1 :]
-
-
-def _other_number(content: bytes, at: int, value: int) -> bytes:
-    """A number at or after a place becomes another: in headers these are the sizes."""
-    found = re.compile(rb"\d+(\.\d+)?").search(content, at) or re.search(rb"\d+", content)
-    if found is None:
-        return content
-    return content[: found.start()] + NUMBERS[value % len(NUMBERS)] + content[found.end() :]
-
-
-def random_mutations(rng: random.Random) -> list[Mutation]:
-    """One to four changes, small ones and those near the beginning preferred."""
-    return [
-        Mutation(
-            rng.randrange(10),
-            rng.random() ** rng.choice((1, 1, 3)),
-            min(int(rng.expovariate(1 / 8)) + 1, 200),
-            rng.randrange(1 << 16),
-        )
-        for _ in range(min(4, 1 + int(rng.expovariate(1.0))))
-    ]
-
-
 # --- the worker -------------------------------------------------------------------------------
 
 
 def read_one(path: Path, *, whole_way: bool = False) -> str:
-    """'corpus' or 'refused'; anything but a typed error goes through and is a failure."""
+    """'read' or 'refused'; anything but a typed error goes through and is a failure."""
     from gmkcf_dask.corpus import matlab, matlab_child, read_corpus
     from gmkcf_dask.errors import GmkcfError
 
@@ -248,12 +149,8 @@ def read_one(path: Path, *, whole_way: bool = False) -> str:
                 assert np.isfinite(values).all()
                 assert len(found.ids) == found.n_samples
     except GmkcfError as error:
-        sentence = str(error)
-        assert sentence, "an empty sentence"
-        assert "\n" not in sentence, sentence
-        assert "Traceback" not in sentence, sentence
-        return "refused"
-    return "corpus"
+        return refused(error)
+    return "read"
 
 
 def build_one(path: Path) -> None:
@@ -270,10 +167,11 @@ def build_one(path: Path) -> None:
     assert store.exists() == (found.exit_code == 0), "a store was left behind"
 
 
-def work(folder: Path, numbers: Sequence[int]) -> None:
+def work(folder: Path, example: Path, numbers: Sequence[int]) -> None:
     """Read the files of these numbers; one line of JSON for each, before and after."""
     from gmkcf_dask.corpus import read_corpus  # noqa: F401  # imports must not count
 
+    examples = Examples(example)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     files = {int(path.name.split(".")[0]): path for path in folder.iterdir() if path.is_file()}
@@ -282,16 +180,25 @@ def work(folder: Path, numbers: Sequence[int]) -> None:
         signal.alarm(int(6 * SECONDS))  # what hangs is ended, and counted as a crash
         begun = time.perf_counter()
         try:
-            outcome = read_one(files[number], whole_way=number % 51 == 0)
-            if number % 41 == 0:
-                build_one(files[number])
+            outcome = _read_case(files[number], number, examples)
         except Exception as error:  # noqa: BLE001  # this is what is looked for
-            outcome = f"{type(error).__name__}: {error}"[:300]
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{Path(where.filename).name}:{where.lineno}"
+            outcome = f"{type(error).__name__} at {place}: {error}"[:300]
         spent = time.perf_counter() - begun
         before, peak = peak, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         grown = (peak - before) << 10
         done = {"done": number, "outcome": outcome, "seconds": spent, "grown": grown}
         print(json.dumps(done), flush=True)
+
+
+def _read_case(path: Path, number: int, examples: Examples) -> str:
+    if path.name.endswith(STORE_KINDS):
+        return examples.read(path, whole_way=number % 7 == 0)
+    outcome = read_one(path, whole_way=number % 51 == 0)
+    if number % 41 == 0:
+        build_one(path)
+    return outcome
 
 
 # --- the parent -------------------------------------------------------------------------------
@@ -306,53 +213,64 @@ class Finding:
     what: str
 
 
-def fuzz(count: int = 10_000, seed: int = 0, *, keep: Path | None = None) -> list[Finding]:
+def fuzz(
+    count: int = 10_000, seed: int = 0, kinds: Sequence[str] = (), *, keep: Path | None = None
+) -> list[Finding]:
     """Read `count` malformed files, print a table by reader, return what went wrong.
 
-    `keep` gets the files that failed.
+    `keep` gets the files that failed; without `kinds` there are files of all.
     """
     rng = random.Random(seed)
-    valid = valid_files()
-    endings = list(valid)
     findings: list[Finding] = []
-    table: dict[str, Counter[str]] = {ending: Counter() for ending in endings}
-    slowest = dict.fromkeys(endings, 0.0)
-    grown = dict.fromkeys(endings, 0)
-    for first in range(0, count, BATCH):
-        with tempfile.TemporaryDirectory() as scratch:
-            files = {}
-            for number in range(first, min(first + BATCH, count)):
-                ending = endings[number % len(endings)]
-                files[number] = Path(scratch, f"{number}{ending}")
-                content = rng.choice(valid[ending])
-                files[number].write_bytes(mutate(content, ending, random_mutations(rng)))
-            for number, told, seconds, more in _run_batch(files):
-                ending, outcome = endings[number % len(endings)], told
-                slowest[ending] = max(slowest[ending], seconds)
-                grown[ending] = max(grown[ending], more)
-                if seconds > SECONDS:
-                    outcome = f"took {seconds:.0f} s"
-                elif more > GROWTH:
-                    outcome = f"grew by {more >> 20} MiB"
-                good = outcome in ("corpus", "refused", "contained")
-                table[ending][outcome if good else "FAILED"] += 1
-                if not good:
-                    findings.append(Finding(ending, number, outcome))
-                    if keep is not None:
-                        keep.mkdir(parents=True, exist_ok=True)
-                        (keep / f"{seed}-{number}{ending}").write_bytes(files[number].read_bytes())
+    with tempfile.TemporaryDirectory() as name:
+        example = Path(name)
+        make_example(example)
+        valid = valid_files() | valid_store_files(example)
+        endings = list(kinds or valid)
+        table: dict[str, Counter[str]] = {ending: Counter() for ending in endings}
+        slowest = dict.fromkeys(endings, 0.0)
+        grown = dict.fromkeys(endings, 0)
+        for first in range(0, count, BATCH):
+            with tempfile.TemporaryDirectory() as scratch:
+                files = {}
+                for number in range(first, min(first + BATCH, count)):
+                    ending = endings[number % len(endings)]
+                    choice = rng.randrange(len(valid[ending]))
+                    files[number] = Path(scratch, f"{number}.{choice}{ending}")
+                    content = mutate(valid[ending][choice], ending, random_mutations(rng))
+                    files[number].write_bytes(content)
+                for number, told, seconds, more in _run_batch(files, example):
+                    ending = endings[number % len(endings)]
+                    outcome = _judged(told, seconds, more)
+                    slowest[ending] = max(slowest[ending], seconds)
+                    grown[ending] = max(grown[ending], more)
+                    good = outcome in GOOD
+                    table[ending][outcome if good else "FAILED"] += 1
+                    if not good:
+                        findings.append(Finding(ending, number, outcome))
+                        if keep is not None:
+                            keep.mkdir(parents=True, exist_ok=True)
+                            shutil.copy(files[number], keep / files[number].name)
     _print_table(table, slowest, grown)
     return findings
 
 
-def _run_batch(files: dict[int, Path]) -> Iterator[tuple[int, str, float, int]]:
+def _judged(outcome: str, seconds: float, grown: int) -> str:
+    if seconds > SECONDS:
+        return f"took {seconds:.0f} s"
+    return f"grew by {grown >> 20} MiB" if grown > GROWTH else outcome
+
+
+def _run_batch(files: dict[int, Path], example: Path) -> Iterator[tuple[int, str, float, int]]:
     """Outcomes of all files; after a crash a new worker goes on behind the file that did it."""
     numbers = list(files)
     while numbers:
-        listed = ",".join(map(str, numbers))
-        folder = str(files[numbers[0]].parent)
-        command = [sys.executable, __file__, "--worker", folder, listed]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        with tempfile.TemporaryDirectory() as scratch:  # a crash may leave its example changed
+            own = shutil.copytree(example, Path(scratch, "example"))
+            listed = ",".join(map(str, numbers))
+            folder = str(files[numbers[0]].parent)
+            command = [sys.executable, __file__, "--worker", folder, str(own), listed]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         for line in lines:
             if "done" in line:
@@ -373,7 +291,7 @@ def _run_batch(files: dict[int, Path]) -> Iterator[tuple[int, str, float, int]]:
 def _print_table(
     table: dict[str, Counter[str]], slowest: dict[str, float], grown: dict[str, int]
 ) -> None:
-    columns = ("refused", "corpus", "contained", "FAILED")
+    columns = (*GOOD, "FAILED")
     print(f"{'reader':<11}{'files':>7}" + "".join(f"{name:>11}" for name in columns)
           + f"{'slowest':>10}{'memory':>10}")  # fmt: skip
     for ending, found in table.items():
@@ -385,10 +303,11 @@ def _print_table(
 def main(arguments: Sequence[str]) -> int:
     """Fuzz, or be a worker."""
     if arguments[:1] == ["--worker"]:
-        work(Path(arguments[1]), [int(number) for number in arguments[2].split(",")])
+        folder, example, numbers = arguments[1:]
+        work(Path(folder), Path(example), [int(number) for number in numbers.split(",")])
         return 0
-    count = int(arguments[0]) if arguments else 10_000
-    findings = fuzz(count, keep=Path(arguments[1]) if len(arguments) > 1 else None)
+    count, keep, seed = (*arguments[:3], *("10000", "", "0")[len(arguments[:3]) :])
+    findings = fuzz(int(count), int(seed), arguments[3:], keep=Path(keep) if keep else None)
     for finding in findings:
         print(f"{finding.ending} {finding.number}: {finding.what}")
     return 1 if findings else 0

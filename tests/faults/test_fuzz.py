@@ -1,8 +1,7 @@
-"""Mutated files: a valid corpus or one typed sentence. In full: scripts/chaos_fuzz.py."""
+"""Mutated files: read for what they are, or one typed sentence. In full: scripts/chaos_fuzz.py."""
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -10,16 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "chaos_fuzz.py"
-SPEC = importlib.util.spec_from_file_location("chaos_fuzz", SCRIPT)
-chaos_fuzz = importlib.util.module_from_spec(SPEC)
-sys.modules["chaos_fuzz"] = chaos_fuzz
-SPEC.loader.exec_module(chaos_fuzz)
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+import chaos_fuzz
+import chaos_fuzz_stores
+from chaos_mutations import Mutation, mutate
 
 VALID = chaos_fuzz.valid_files()
 MUTATIONS = st.lists(
     st.builds(
-        chaos_fuzz.Mutation,
+        Mutation,
         kind=st.integers(0, 9),
         where=st.floats(0, 1),
         length=st.integers(1, 100),
@@ -36,7 +34,7 @@ def test_files_as_they_are_give_a_corpus(ending, tmp_path):
     for number, content in enumerate(VALID[ending]):
         (tmp_path / f"{number}{ending}").write_bytes(content)
         whole_way = number == 0  # for .mat that is a process of its own
-        assert chaos_fuzz.read_one(tmp_path / f"{number}{ending}", whole_way=whole_way) == "corpus"
+        assert chaos_fuzz.read_one(tmp_path / f"{number}{ending}", whole_way=whole_way) == "read"
 
 
 # .mat files are read in a process of their own, and a crash would end this one: see below
@@ -46,15 +44,43 @@ def test_files_as_they_are_give_a_corpus(ending, tmp_path):
 def test_mutated_files_give_a_corpus_or_a_sentence(ending, mutations, data, tmp_path_factory):
     content = data.draw(st.sampled_from(VALID[ending]))
     path = tmp_path_factory.getbasetemp() / f"fuzzed{ending}"
-    path.write_bytes(chaos_fuzz.mutate(content, ending, mutations))
-    assert chaos_fuzz.read_one(path) in ("corpus", "refused")
+    path.write_bytes(mutate(content, ending, mutations))
+    assert chaos_fuzz.read_one(path) in ("read", "refused")
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    """A store and checkpoints, to be damaged and put right again."""
+    folder = tmp_path_factory.mktemp("example")
+    chaos_fuzz_stores.make_example(folder)
+    return chaos_fuzz_stores.Examples(folder), chaos_fuzz_stores.valid_store_files(folder)
+
+
+@pytest.mark.parametrize("kind", chaos_fuzz_stores.KINDS)
+def test_files_of_stores_as_they_are_give_what_was_written(kind, example, tmp_path):
+    examples, valid = example
+    for choice, content in enumerate(valid[kind]):
+        case = tmp_path / f"0.{choice}{kind}"
+        case.write_bytes(content)
+        assert examples.read(case, whole_way=choice == len(valid[kind]) - 1) == "read"
+
+
+@pytest.mark.parametrize("kind", chaos_fuzz_stores.KINDS)
+@given(mutations=MUTATIONS, data=st.data())
+@settings(max_examples=40)
+def test_mutated_files_of_stores(kind, mutations, data, example, tmp_path_factory):
+    examples, valid = example
+    choice = data.draw(st.integers(0, len(valid[kind]) - 1))
+    case = tmp_path_factory.getbasetemp() / f"0.{choice}{kind}"
+    case.write_bytes(mutate(valid[kind][choice], kind, mutations))
+    assert examples.read(case) in ("read", "refused")
 
 
 def test_all_readers_in_workers_of_bounded_memory(capsys):
     """A small helping of what scripts/chaos does by the ten thousand, .mat included."""
-    assert chaos_fuzz.fuzz(80, seed=1) == []
+    assert chaos_fuzz.fuzz(110, seed=1) == []
     table = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in table[1:]] == list(VALID)
+    assert [line.split()[0] for line in table[1:]] == [*VALID, *chaos_fuzz_stores.KINDS]
 
 
 def test_a_failure_is_found(monkeypatch, tmp_path):
