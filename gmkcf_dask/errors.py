@@ -23,6 +23,10 @@ class InputError(GmkcfError, ValueError):
     """The input, an option or an output path cannot be used as it is."""
 
 
+class DamagedCheckpointError(InputError):
+    """What a checkpoint holds cannot be where a run like this one stood."""
+
+
 class PlanRefused(GmkcfError, MemoryError):
     """The work does not fit the memory or disk it was given."""
 

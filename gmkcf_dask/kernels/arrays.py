@@ -112,6 +112,8 @@ class StoredFeatures:
         entries = slice(int(indptr[0]), int(indptr[-1]))
         data = self._whole(self._read("data", entries))
         indices = self._read("indices", entries)
+        if indices.size and not 0 <= indices.min() <= indices.max() < self.n_features:
+            raise self._missing()
         shape = (where.stop - where.start, self.n_features)
         return sparse.csr_array((data, indices, indptr - indptr[0]), shape=shape)
 

@@ -140,10 +140,9 @@ def _features_hold(store: KernelStore, unreadable: set[str]) -> bool:
     if any(where.startswith("features") for where in unreadable):
         return False
     found: list[str] = []
-    return (
-        _reads(lambda: found.append(store.features().digest()))
-        and found[0] == store.manifest.inputs["features"]
-    )
+    return _reads(lambda: found.append(store.features().digest())) and found[
+        0
+    ] == store.manifest.inputs.get("features")
 
 
 def _reads(read: object) -> bool:

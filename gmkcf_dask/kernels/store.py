@@ -208,11 +208,16 @@ class KernelStore:
         try:
             found = json.loads(content or b"null")
             strings = None if found is None else tuple(map(str, found))
+            if strings is not None and len(strings) != self._how_many(what):
+                raise ValueError
         except (ValueError, TypeError, RecursionError) as error:
             raise self._lost(what) from error
         if known is not None and strings_digest(strings) != known:
             raise self._lost(what)
         return strings
+
+    def _how_many(self, what: str) -> int:
+        return self.manifest.n_features if what == "terms" else self.n_samples
 
     def _lost(self, what: str) -> DamagedStoreError:
         return DamagedStoreError(f"{what}.json of {self.path} is damaged: build the store again")

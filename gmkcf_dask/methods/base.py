@@ -16,6 +16,7 @@ from gmkcf_dask.blas import one_blas_thread
 from gmkcf_dask.engine.operators import FusedKernel, KernelStack
 from gmkcf_dask.errors import InputError, NumericsWarning
 from gmkcf_dask.events import Listener, ignore
+from gmkcf_dask.methods import forms
 from gmkcf_dask.methods.checkpoints import (
     NO_CHECKPOINTS,
     Checkpoints,
@@ -24,6 +25,7 @@ from gmkcf_dask.methods.checkpoints import (
     as_state,
     from_state,
 )
+from gmkcf_dask.methods.forms import Form, refuse_other_forms
 from gmkcf_dask.methods.steps import Steps, ended, on_each, on_kernel, together
 
 Floats = npt.NDArray[np.float64]
@@ -165,6 +167,10 @@ class SingleKernelMethod(Method, Generic[S, R]):
     ) -> Steps[R]:
         """One run. The kernel is asked for what is known without a sweep; products are yielded."""
 
+    def forms(self, n: int, m: int) -> tuple[Form, Form]:
+        """Of the state of a run with n samples and m kernels, and of what it ends in."""
+        return (forms.nothing, forms.nothing)
+
     @abstractmethod
     def conclude(self, run: R, seed: int) -> tuple[Labels, dict[str, Floats]]:
         """Labels and factors of the best run of a seed."""
@@ -208,7 +214,9 @@ class SingleKernelMethod(Method, Generic[S, R]):
         starts = {s: list(self.starts(stack.n_samples, s)) for s in self._seeds_that_matter(seeds)}
         jobs = [(name, s, r) for name in kernels for s in starts for r in range(len(starts[s]))]
         heard = listen if len(jobs) == 1 else ignore
-        states = SharedStates(checkpoints, len(jobs))
+        states = SharedStates(
+            checkpoints, len(jobs), *self.forms(stack.n_samples, len(stack.names))
+        )
         steps = [
             ended(from_state(self._run_type, states.ended[number]))
             if number in states.ended
@@ -270,7 +278,9 @@ class SharedStates:
     round.
     """
 
-    def __init__(self, checkpoints: Checkpoints, n_runs: int) -> None:
+    def __init__(self, checkpoints: Checkpoints, n_runs: int, running: Form, ended: Form) -> None:
+        if checkpoints.resumed is not None:
+            refuse_other_forms(checkpoints.resumed, forms.one_of_each(n_runs, ended, running))
         resumed = checkpoints.resumed or {"ended": {}, "running": {}}
         self.ended: dict[int, State] = {int(r): state for r, state in resumed["ended"].items()}
         self._running: dict[int, State] = {int(r): s for r, s in resumed["running"].items()}
@@ -294,17 +304,29 @@ class SharedStates:
         self._at_hand.clear()
 
 
+_SUMMARY = forms.fields(objective=forms.number, n_iter=forms.count, converged=forms.truth)
+
+
 def best_restart(
     starts: Iterable[S],
     run: Callable[[int, S, Turn], R],
     run_type: type[R],
     checkpoints: Checkpoints,
+    running: Form,
+    ended_run: Form,
 ) -> tuple[R, tuple[RunSummary, ...]]:
-    """One run after the other, from every start: the one of lowest objective, and all in brief."""
+    """One run after the other, from every start: the one of lowest objective, and all in brief.
+
+    `running` and `ended_run` are the forms of a run's state and of what it ends in.
+    """
     state = checkpoints.resumed
     ended: list[RunSummary] = []
     best: R | None = None
     if state is not None:
+        form = forms.fields(ended=forms.each(_SUMMARY), best=forms.maybe(ended_run), run=running)
+        refuse_other_forms(
+            state, lambda found: form(found) and bool(found["ended"]) == (found["best"] is not None)
+        )
         ended = [RunSummary(**summary) for summary in state["ended"]]
         best = None if state["best"] is None else from_state(run_type, state["best"])
     skipped = len(ended)

@@ -13,9 +13,10 @@ from sklearn.exceptions import ConvergenceWarning
 
 from gmkcf_dask.engine.operators import FusedKernel
 from gmkcf_dask.errors import InputError, NotPositiveError, NumericsError, NumericsWarning
-from gmkcf_dask.methods import updates
+from gmkcf_dask.methods import forms, updates
 from gmkcf_dask.methods.base import check_whole
 from gmkcf_dask.methods.checkpoints import State, as_state
+from gmkcf_dask.methods.forms import Form
 from gmkcf_dask.methods.init import Init, Start, make_starts
 from gmkcf_dask.methods.steps import Ask, Products, Steps, refuse_nonfinite
 
@@ -115,6 +116,29 @@ class Factorization:
     @property
     def objective(self) -> float:
         return self.history[-1]
+
+
+def factorization_form(n: int, k: int, m: int) -> Form:
+    """Of a `Factorization` in a checkpoint."""
+    factor = forms.floats(n, k)
+    return forms.fields(
+        U=factor, V=factor, w=forms.weights(m), history=forms.history, converged=forms.truth
+    )
+
+
+def iterate_form(n: int, k: int) -> Form:
+    """Of an `Iterate` in a checkpoint."""
+    factor, product = forms.floats(n, k), forms.any_floats(n, k)
+    products = forms.fields(full=product, positive=forms.maybe(product))
+    return forms.fields(
+        U=factor,
+        V=factor,
+        KU=products,
+        KV=forms.maybe(products),
+        seen=forms.maybe(factor),
+        before=forms.maybe(product),
+        pace=forms.number,
+    )
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from gmkcf_dask.blas import one_blas_thread
 from gmkcf_dask.engine.operators import KernelStack
 from gmkcf_dask.errors import NumericsWarning
 from gmkcf_dask.events import IterationDone, Listener, ignore
-from gmkcf_dask.methods import updates
+from gmkcf_dask.methods import forms, updates
 from gmkcf_dask.methods.accelerate import WeightStep, iterate
 from gmkcf_dask.methods.assign import kmeans_labels
 from gmkcf_dask.methods.base import (
@@ -38,12 +38,14 @@ from gmkcf_dask.methods.factorize import (
     Floats,
     SolverOptions,
     begin,
+    factorization_form,
     finish,
     has_risen,
     refuse_negative,
     should_stop,
     warn_not_converged,
 )
+from gmkcf_dask.methods.forms import Form
 from gmkcf_dask.methods.init import Start, spectral_start
 from gmkcf_dask.methods.steps import alone
 
@@ -85,7 +87,9 @@ class Gmkcf(SolverOptions, MultipleKernelMethod):
 
         starts = self.starts(stack.n_samples, seed)
         with one_blas_thread():
-            best, runs = best_restart(starts, run, Factorization, checkpoints)
+            n, k, m = stack.n_samples, self.n_clusters, len(stack.names)
+            kinds = _state_form(n, k, stack.names), factorization_form(n, k, m)
+            best, runs = best_restart(starts, run, Factorization, checkpoints, *kinds)
             KU = stack.fuse(best.w**2, keep=False).matmul(best.U)
             done = finish(best, KU, polish=self.polish)
         warn_if_one_kernel_has_it_all(stack.names, done.w, "GMKCF")
@@ -186,6 +190,20 @@ def gmkcf(
             stacklevel=2,
         )
     return Factorization(U, V, w, tuple(history), converged)
+
+
+def _state_form(n: int, k: int, names: Sequence[str]) -> Form:
+    factor = forms.floats(n, k)
+    return forms.fields(
+        U=factor,
+        V=factor,
+        w=forms.weights(len(names)),
+        before=forms.maybe(forms.any_floats(n, k)),
+        pace=forms.number,
+        history=forms.history,
+        floored=forms.each(lambda name: name in names),
+        gain=forms.number,
+    )
 
 
 def _first_state(

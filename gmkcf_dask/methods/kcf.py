@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from gmkcf_dask.engine.operators import FusedKernel
 from gmkcf_dask.events import IterationDone, Listener, ignore
+from gmkcf_dask.methods import forms
 from gmkcf_dask.methods.accelerate import iterate
 from gmkcf_dask.methods.assign import kmeans_labels
 from gmkcf_dask.methods.base import Labels, SingleKernelMethod
@@ -21,12 +22,15 @@ from gmkcf_dask.methods.factorize import (
     Iterate,
     SolverOptions,
     begin,
+    factorization_form,
     finish,
     has_risen,
+    iterate_form,
     refuse_negative,
     should_stop,
     warn_not_converged,
 )
+from gmkcf_dask.methods.forms import Form
 from gmkcf_dask.methods.init import Start, spectral_start
 from gmkcf_dask.methods.steps import Steps
 
@@ -53,6 +57,11 @@ class Kcf(SolverOptions, SingleKernelMethod[Start | None, Factorization]):
         turn: Turn,
     ) -> Steps[Factorization]:
         return kcf(kernel, start, self, weights, rounding, listen, restart, turn)
+
+    def forms(self, n: int, m: int) -> tuple[Form, Form]:
+        k = self.n_clusters
+        running = forms.fields(at=iterate_form(n, k), history=forms.history)
+        return running, factorization_form(n, k, m)
 
     def conclude(self, run: Factorization, seed: int) -> tuple[Labels, dict[str, Floats]]:
         return kmeans_labels(run.V, self.n_clusters, seed), {"U": run.U, "V": run.V}

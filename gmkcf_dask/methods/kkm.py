@@ -19,13 +19,16 @@ from sklearn.exceptions import ConvergenceWarning
 from gmkcf_dask.engine.operators import FusedKernel
 from gmkcf_dask.errors import NumericsWarning
 from gmkcf_dask.events import IterationDone, Listener
+from gmkcf_dask.methods import forms
 from gmkcf_dask.methods.base import Floats, Labels, SingleKernelMethod, check_whole
 from gmkcf_dask.methods.checkpoints import Turn
+from gmkcf_dask.methods.forms import Form
 from gmkcf_dask.methods.partition import (
     Partition,
     assign,
     distances,
     indicator,
+    partition_form,
     random_centres,
 )
 from gmkcf_dask.methods.steps import Ask, Steps
@@ -111,6 +114,11 @@ class Kkm(SingleKernelMethod[Floats, Partition]):
                 stacklevel=2,
             )
         return Partition(labels, weights, tuple(history), converged)
+
+    def forms(self, n: int, m: int) -> tuple[Form, Form]:
+        k = self.n_clusters
+        running = forms.fields(labels=forms.labels(n, k), history=forms.history)
+        return running, partition_form(n, k, m)
 
     def conclude(self, run: Partition, seed: int) -> tuple[Labels, dict[str, Floats]]:
         return run.labels, {}

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from gmkcf_dask.methods import forms
+from gmkcf_dask.methods.forms import Form
+
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int32]
 
@@ -29,6 +32,16 @@ class Partition:
     weights: Floats
     history: tuple[float, ...]
     converged: bool
+
+
+def partition_form(n: int, k: int, m: int) -> Form:
+    """Of a `Partition` in a checkpoint."""
+    return forms.fields(
+        labels=forms.labels(n, k),
+        weights=forms.weights(m),
+        history=forms.history,
+        converged=forms.truth,
+    )
 
 
 def random_centres(n: int, k: int, seed: int, n_init: int) -> Iterator[Floats]:

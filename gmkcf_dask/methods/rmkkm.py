@@ -23,6 +23,7 @@ from gmkcf_dask.blas import one_blas_thread
 from gmkcf_dask.engine.operators import KernelStack
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.events import IterationDone, Listener, ignore
+from gmkcf_dask.methods import forms
 from gmkcf_dask.methods.base import (
     Clustering,
     Floats,
@@ -34,11 +35,13 @@ from gmkcf_dask.methods.base import (
     warn_if_one_kernel_has_it_all,
 )
 from gmkcf_dask.methods.checkpoints import FRESH, NO_CHECKPOINTS, Checkpoints, Turn
+from gmkcf_dask.methods.forms import Form
 from gmkcf_dask.methods.partition import (
     Partition,
     assign,
     distances,
     indicator,
+    partition_form,
     sample_centres,
 )
 from gmkcf_dask.methods.steps import Ask, Steps, on_kernel, together
@@ -115,7 +118,9 @@ class Rmkkm(MultipleKernelMethod):
 
         streams = np.random.SeedSequence(seed).spawn(self.n_init)
         with one_blas_thread():
-            best, runs = best_restart(streams, run, Partition, checkpoints)
+            n, k, m = stack.n_samples, self.n_clusters, len(stack.names)
+            kinds = _state_form(n, k, m), partition_form(n, k, m)
+            best, runs = best_restart(streams, run, Partition, checkpoints, *kinds)
         warn_if_one_kernel_has_it_all(stack.names, best.weights / best.weights.sum(), "RMKKM")
         return Clustering(
             best.labels,
@@ -126,6 +131,26 @@ class Rmkkm(MultipleKernelMethod):
             runs,
             seed,
         )
+
+
+def _state_form(n: int, k: int, m: int) -> Form:
+    centres = forms.each(forms.any_floats(n, k))
+    return forms.fields(
+        w=forms.weights(m),
+        labels=forms.labels(n, k),
+        starts=lambda found: bool(found) and centres(found),
+        history=forms.history,
+        rng=_is_generator,
+    )
+
+
+def _is_generator(state: object) -> bool:
+    """Whether NumPy's generator takes it as its state."""
+    try:
+        np.random.PCG64().state = state  # type: ignore[assignment]
+    except (ValueError, TypeError, KeyError, OverflowError):
+        return False
+    return True
 
 
 def rmkkm(

@@ -13,6 +13,7 @@ import json
 import math
 import re
 import time
+import tokenize
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +25,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gmkcf_dask.errors import CheckpointError, DataWarning, InputError, NotPositiveError
+from gmkcf_dask.errors import (
+    CheckpointError,
+    DamagedCheckpointError,
+    DataWarning,
+    InputError,
+    NotPositiveError,
+)
 from gmkcf_dask.files import get, npz_bytes, put_atomic
 
 FOLDER = "checkpoint"
@@ -44,6 +51,9 @@ _DAMAGE = (
     EOFError,
     OSError,
     RecursionError,
+    NotImplementedError,  # parts of zip that Python does not read
+    SyntaxError,  # this and the next from headers of arrays
+    tokenize.TokenError,
     zipfile.BadZipFile,
 )
 
@@ -136,6 +146,8 @@ class RunCheckpoints:
         """Whatever breaks the work off leaves its last complete iteration on disk."""
         try:
             yield
+        except DamagedCheckpointError:
+            raise  # the other generation may be whole
         except (NotPositiveError, InputError):
             remove_checkpoints(self.folder)  # it would end there again
             raise
@@ -191,7 +203,7 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
         try:
             whole.append(_read_generation(folder / name))
         except _DAMAGE as error:
-            broken.append(f"{name}: {error}")
+            broken.append(f"{name}: {_short(error)}")
     if not whole:
         raise InputError(
             f"no checkpoint in {folder} can be used, they are damaged ({'; '.join(broken)}): "
@@ -250,8 +262,24 @@ def _read_generation(path: Path) -> Checkpoint:
     content = get(path.with_suffix(".npz")) or b""
     if body["arrays"] != _digest(content):
         raise ValueError("the digest of its arrays does not fit")
+    serial, fingerprint, notes = body["serial"], body["fingerprint"], body["notes"]
     state = _unpack(body["state"], _read_arrays(content))
-    return Checkpoint(body["serial"], body["fingerprint"], state, tuple(body["notes"]))
+    right = {
+        "serial": isinstance(serial, int) and not isinstance(serial, bool) and serial > 0,
+        "fingerprint": isinstance(fingerprint, dict),
+        "state": isinstance(state, dict),
+        "notes": isinstance(notes, list) and all(isinstance(note, str) for note in notes),
+    }
+    wrong = [name for name, is_right in right.items() if not is_right]
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)} cannot be right")
+    return Checkpoint(serial, fingerprint, state, tuple(notes))
+
+
+def _short(error: Exception) -> str:
+    """An error in a few words: those of archives can quote whole files."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def _read_arrays(content: bytes) -> dict[str, npt.NDArray[Any]]:

@@ -1,0 +1,183 @@
+"""Row: files whose digests are right but whose content is not ours: somebody made them.
+
+What was found by `scripts/chaos fuzz`, and the sizes that must not cost memory or time.
+"""
+
+import json
+import math
+import resource
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+from chaos_fuzz_stores import STORE, _command, _fit, make_example, seal_checkpoint
+
+from gmkcf_dask.errors import DamagedStoreError, InputError, StoreError
+from gmkcf_dask.kernels.manifest import sealed
+from gmkcf_dask.kernels.store import KernelStore
+from gmkcf_dask.results.checkpoints import has_checkpoint, read_checkpoint
+
+pytestmark = pytest.mark.usefixtures("calm")
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("example")
+    make_example(folder)
+    return folder
+
+
+@pytest.fixture
+def changed():
+    """A function that writes into files; afterwards they and those beside them are as before."""
+    whole = {}
+
+    def change(path, content):
+        for beside in path.parent.iterdir():
+            if beside.is_file():
+                whole.setdefault(beside, beside.read_bytes())
+        path.write_bytes(content)
+
+    yield change
+    for path, content in whole.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+
+
+# stores
+
+
+def forge(example, changed, **fields):
+    path = example / STORE / "manifest.json"
+    changed(path, sealed(json.loads(path.read_text()) | fields))
+    return example / STORE
+
+
+def test_without_a_digest_of_the_features(example, changed):
+    assert _command("verify", str(forge(example, changed, inputs={}))) == 4
+
+
+@pytest.mark.parametrize("n_features", [5, 12])
+def test_another_number_of_features(example, changed, n_features, tmp_path):
+    store = forge(example, changed, n_features=n_features)
+    with pytest.raises(DamagedStoreError, match=r"terms\.json"):
+        KernelStore.open(store).strings("terms")
+    if n_features < 6:
+        with pytest.raises(DamagedStoreError, match="features are missing"):
+            KernelStore.open(store).features().rows(slice(0, 24))
+    assert _command("fit", str(store), "-k", "2", "--out", str(tmp_path / "run")) == 4
+    assert _command("verify", str(store)) == 4
+
+
+NESTED = json.loads("[" * 500 + "]" * 500)
+ABSURD = [
+    10**12,
+    2**40,
+    10**15,
+    10**30,
+    10**400,
+    -(10**15),
+    math.nan,
+    math.inf,
+    NESTED,
+    "y" * 10**6,
+]
+
+
+@pytest.mark.parametrize("block", [None, 1, 2**40])
+@pytest.mark.parametrize("value", ABSURD, ids=lambda value: str(value)[:8])
+def test_absurd_sizes_cost_nothing(example, changed, value, block):
+    sizes = {"n_samples": value} | ({} if block is None else {"block_size": block})
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begun = time.perf_counter()
+    store = forge(example, changed, **sizes)
+    with pytest.raises(StoreError) as told:
+        KernelStore.open(store)
+    assert len(str(told.value)) < 1000
+    assert _command("info", str(store)) in (2, 4)
+    assert _command("verify", str(store)) in (2, 4)
+    assert time.perf_counter() - begun < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
+
+
+# checkpoints
+
+
+def newest(example, method):
+    folder = example / method / "checkpoint"
+    return max(folder.glob("*.json"), key=lambda p: json.loads(p.read_text())["serial"])
+
+
+def forge_checkpoint(example, changed, method, change):
+    path = newest(example, method)
+    body = json.loads(path.read_text())
+    change(body)
+    changed(path, json.dumps(body).encode())
+    seal_checkpoint(path.with_suffix(""))
+    return path.parent
+
+
+@pytest.mark.parametrize("field", ["serial", "fingerprint", "state", "notes"])
+@pytest.mark.parametrize("value", [None, "x", {"a": 1}, [1], True, -1], ids=repr)
+def test_a_field_of_another_type_is_damage(example, changed, field, value):
+    if isinstance(value, dict) and field in ("fingerprint", "state"):
+        pytest.skip("a dict is what belongs there")
+    folder = forge_checkpoint(example, changed, "kkm", lambda body: body.update({field: value}))
+    with pytest.warns(UserWarning, match="the other one is used"):
+        read_checkpoint(folder)
+
+
+def test_a_header_that_does_not_parse_is_damage(example, changed):
+    path = newest(example, "gmkcf").with_suffix(".npz")
+    for broken in (b"{'descr'  (", b"{'descr': \x00", b"{'descr' }) "):
+        changed(path, path.read_bytes().replace(b"{'descr': '"[: len(broken)], broken))
+        changed(path.with_suffix(".json"), path.with_suffix(".json").read_bytes())
+        seal_checkpoint(path.with_suffix(""))
+        with pytest.warns(UserWarning, match="the other one is used"):
+            read_checkpoint(path.parent)
+
+
+STATES = {
+    "gmkcf": [
+        ("run", "U"),
+        ("run", "history"),
+        ("run", "gain"),
+        ("best",),
+        ("ended",),
+        ("run",),
+    ],
+    "kcf": [("running", "0", "at", "KU"), ("running", "1", "history"), ("ended",), ("running",)],
+    "rmkkm": [("run", "rng"), ("run", "starts"), ("run", "labels"), ("run", "w"), ("ended",)],
+    "kkm": [("ended",), ("running",)],
+}
+
+
+@pytest.mark.parametrize("value", [None, "x", [True], {}, [{}], 7], ids=repr)
+@pytest.mark.parametrize(("method", "where"), [(m, w) for m, ws in STATES.items() for w in ws])
+def test_a_state_of_another_form_is_refused_and_kept(example, changed, method, where, value):
+    def change(body):
+        inside = body["state"]
+        for name in where[:-1]:
+            inside = inside[name]
+        same = inside[where[-1]] == value
+        inside[where[-1]] = 7.5 if same else value
+
+    folder = forge_checkpoint(example, changed, method, change)
+    if _fit(example, method, "--resume") == 0:
+        pytest.fail("it went on from that")
+    assert has_checkpoint(folder), "the other generation may be whole"
+
+
+def test_what_is_said_is_short(example, changed):
+    path = newest(example, "kkm")
+    for file in path.parent.glob("*.npz"):
+        changed(file, file.read_bytes().replace(b"a0.npy", b"\n" * 6, 1))
+        changed(file.with_suffix(".json"), file.with_suffix(".json").read_bytes())
+        seal_checkpoint(file.with_suffix(""))
+    with pytest.raises(InputError) as told:
+        read_checkpoint(path.parent)
+    assert "\n" not in str(told.value)
+    assert len(str(told.value)) < 600
