@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
@@ -136,6 +137,8 @@ class Manifest:
         if found.pop("format", None) != FORMAT:
             raise _damaged(store, "it is not one of ours")
         at_version = found.pop("format_version", None)
+        if not _whole(at_version, 0, _MOST):
+            raise _damaged(store, "its format version cannot be right")
         if at_version != FORMAT_VERSION:
             raise StoreError(
                 f"{store} has format version {at_version}, this program reads {FORMAT_VERSION}: "
@@ -239,7 +242,7 @@ def wrong_fields(m: Manifest) -> list[str]:
     texts = (m.inputs, m.versions, m.nearest or {}, m.digests, m.vectors)
     marked = m.tiles_done
     checks = {
-        "store_id": isinstance(m.store_id, str) and len(m.store_id) == 32,
+        "store_id": isinstance(m.store_id, str) and len(m.store_id) == 32 and _printable(m.store_id),
         "precision": m.precision in tuple(STORED_BYTES),
         "kernels": len(set(names)) == len(names) and all(map(_right_record, m.kernels)),
         "inputs, versions, nearest, digests or vectors": all(map(_texts, texts)),
@@ -286,18 +289,26 @@ def _whole(value: object, low: int, high: int) -> bool:
 
 
 def _number(value: object) -> bool:
-    return isinstance(value, int | float) and abs(value) < np.inf
+    # whole numbers of JSON can be larger than any float
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
 def _numbers(found: object, names: list[str] | None) -> bool:
     if not isinstance(found, dict) or (names is not None and set(found) != set(names)):
         return False
     # before the first tile the smallest value is infinite
-    return all(isinstance(value, int | float) and value == value for value in found.values())
+    return all(_number(value) or value in (np.inf, -np.inf) for value in found.values())
 
 
 def _texts(found: object) -> bool:
-    return isinstance(found, dict) and all(isinstance(value, str) for value in found.values())
+    return isinstance(found, dict) and all(
+        isinstance(value, str) and _printable(name + value) for name, value in found.items()
+    )
+
+
+def _printable(text: str) -> bool:
+    """Names, versions, hexadecimal digits: neither line ends nor halves of characters."""
+    return text.isascii() and text.isprintable()
 
 
 def package_versions() -> dict[str, str]:

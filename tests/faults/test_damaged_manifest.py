@@ -79,12 +79,14 @@ WRONG = {
     "digests": [{}, [], {"rbf_1": "00"}, {"rbf_1": 5}, None],
     "stored_as": [["x"], [1, 2, 3, 4], ["rbf_1"], "abcd"],
     "stored_minima": [{}, [], {"rbf_1": "a"}],
-    "differences": [[], {"a": None}],
+    "differences": [[], {"a": None}, {"a": 10**400}, {"a": float("nan")}],
+    "versions": [{"numpy": "\ud800"}, {"numpy": "1\n2"}, {"\ud800": "1"}],
+    "format_version": [None, "a\nb", 3.0, -1, "3" * 10**6],
     "vectors": [[], {"a": 1}],
     "inputs": [None, {"ids": 3}],
-    "store_id": [1, "", None],
+    "store_id": [1, "", None, "\n" * 32],
     "formulas": [["nonsense"], [1], None],
-    "merge_tolerance": [None, "0", float("nan"), float("inf")],
+    "merge_tolerance": [None, "0", float("nan"), float("inf"), 10**400],
 }
 
 
