@@ -242,7 +242,7 @@ def wrong_fields(m: Manifest) -> list[str]:
     texts = (m.inputs, m.versions, m.nearest or {}, m.digests, m.vectors)
     marked = m.tiles_done
     checks = {
-        "store_id": isinstance(m.store_id, str) and len(m.store_id) == 32 and _printable(m.store_id),
+        "store_id": _texts({"": m.store_id}) and len(m.store_id) == 32,
         "precision": m.precision in tuple(STORED_BYTES),
         "kernels": len(set(names)) == len(names) and all(map(_right_record, m.kernels)),
         "inputs, versions, nearest, digests or vectors": all(map(_texts, texts)),
