@@ -85,9 +85,11 @@ def valid_files() -> dict[str, list[bytes]]:
         ".jsonl": ["".join(json.dumps(r) + "\n" for r in records).encode()],
         ".csv": [csv.encode()],
         ".yaml": [
-            b"kind: local\nworkers: 2\nmemory: 1GiB\n",
-            b"kind: address\naddress: tls://host:8786\ntls: {ca: a.pem, cert: b.pem, key: c.key}\n",
-            b"kind: threads\n",
+            b"gmkcf:\n  kind: local\n  workers: 2\n  memory: 1GiB\n  stall-timeout: 10m\n"
+            b"distributed:\n  worker:\n    memory: {spill: 0.8, target: false}\n",
+            b"gmkcf:\n  kind: address\n  address: tls://host:8786\n"
+            b"  tls: {ca: a.pem, cert: b.pem, key: c.key}\n",
+            b"gmkcf: {kind: threads}\n",
         ],
     }
 
