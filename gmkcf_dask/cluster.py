@@ -6,7 +6,7 @@ import logging
 import re
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -19,7 +19,7 @@ import psutil
 from gmkcf_dask.blas import cores
 from gmkcf_dask.errors import ClusterError, InputError
 from gmkcf_dask.graph import STALL_SECONDS, Runner, ignore_interrupts, pin_worker_threads
-from gmkcf_dask.plan import MIB
+from gmkcf_dask.plan import MIB, refuse_small_workers
 from gmkcf_dask.redact import redacted
 from gmkcf_dask.security import Certificates, is_encrypted, refuse_open_address
 from gmkcf_dask.versions import refuse_other_versions
@@ -69,7 +69,8 @@ CLOSED = Access()
 
 @dataclass(frozen=True)
 class Resources:
-    """A place to run and what it has. Memory in bytes, per worker."""
+    """A place to run and what it has. Memory in bytes, per worker; all that is free on a machine
+    whose workers are still to be started."""
 
     runner: Runner
     n_workers: int
@@ -77,6 +78,7 @@ class Resources:
     memory_per_worker: int
     description: str
     in_this_process: bool = False
+    machine_memory: int | None = None
     dashboard: str | None = None
 
     def worker_peaks(self) -> dict[str, int]:
@@ -136,6 +138,7 @@ def open_cluster(
     memory: int | None = None,
     *,
     only_describe: bool = False,
+    check: Callable[[Resources], object] | None = None,
     access: Access = CLOSED,
     stall_timeout: float = STALL_SECONDS,
     settings: Mapping[str, Any] | None = None,
@@ -152,6 +155,8 @@ def open_cluster(
         Bytes per worker; an equal share of what is free when not given.
     only_describe : bool
         For a plan: say what a local cluster would have, but start none.
+    check : callable, optional
+        Raises where what a local cluster would have is too little, before any worker is started.
     access : Access
     stall_timeout : float
         Seconds without progress after which a cluster is given up.
@@ -164,7 +169,7 @@ def open_cluster(
     _refuse_needless(kind, access)
     with (
         dask.config.set(dict(settings or {})),
-        _place(kind, workers, memory, only_describe, access, stall_timeout) as resources,
+        _place(kind, workers, memory, only_describe, check, access, stall_timeout) as resources,
     ):
         yield resources
 
@@ -175,17 +180,25 @@ def _place(
     workers: int | None,
     memory: int | None,
     only_describe: bool,
+    check: Callable[[Resources], object] | None,
     access: Access,
     stall_timeout: float,
 ) -> Iterator[Resources]:
     if kind == "threads":
         yield threads(workers, memory)
-    elif kind == "local" and only_describe:
-        n_workers = workers or cores()
-        memory = memory or share_of_memory(n_workers)
-        yield Resources(Runner(), n_workers, 1, memory, f"{n_workers} workers on this machine")
     elif kind == "local":
-        with local_cluster(workers or cores(), memory, access) as client:
+        workers = workers or cores()
+        memory = memory or share_of_memory(workers)
+        free = int(psutil.virtual_memory().available)
+        what = f"{workers} workers on this machine"
+        described = Resources(Runner(), workers, 1, memory, what, machine_memory=free)
+        if only_describe:
+            yield described
+            return
+        if check is not None:
+            check(described)
+        refuse_small_workers(memory)
+        with local_cluster(workers, memory, access) as client:
             found = of_client(client, stall_timeout)
             yield replace(found, dashboard=_dashboard(client)) if access.dashboard else found
     else:

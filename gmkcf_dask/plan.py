@@ -1,21 +1,24 @@
 """What a job will cost, in whole numbers, before any of it runs.
 
-Nothing here touches data or imports anything but the standard library. The model is deliberately
+Nothing here touches data. The model is deliberately
 simple, every term has a name, and `tests/test_plan.py` spells the sums out again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from gmkcf_dask.errors import InputError, PlanRefused
+from gmkcf_dask.tiling import GIB as GIB
+from gmkcf_dask.tiling import KIB, LARGEST_BLOCK, SMALLEST_BLOCK
+from gmkcf_dask.tiling import MIB as MIB
+from gmkcf_dask.tiling import Tiling as Tiling
+from gmkcf_dask.tiling import ceil_div as ceil_div
+from gmkcf_dask.tiling import default_block as default_block
 
 Precision = Literal["float32", "float64", "compact"]
 Residency = Literal["memory", "scratch", "recompute"]
-
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 STORED_BYTES: dict[Precision, int] = {"float32": 4, "float64": 8, "compact": 2}
 """Bytes of one stored kernel entry."""
@@ -26,23 +29,17 @@ PROCESS_BYTES = 300 * MIB
 """A worker with our imports loaded and one tile's worth of library buffers, measured."""
 SPILL_TENTHS = 6
 """Dask starts to spill at 60 % of a worker's memory: everything planned stays below that."""
-GROUP_BYTES = 16 * MIB
-"""Kernel bytes one task should hold at once: enough to dwarf scheduling, little beside a worker."""
-MIN_GROUPS = 16
-"""Tasks a sweep is cut into at least, so that a few workers finish together."""
 FEATURE_CHUNK = 1 << 17
 """Values per chunk of sparse features."""
-SMALLEST_BLOCK, LARGEST_DEFAULT_BLOCK, LARGEST_BLOCK = 64, 1024, 32_768
 COMPARED_TILES = 2
 """Stored tiles a building task may keep to compare later kernels with."""
+SUMMED_AT_ONCE = 8
+"""Partial products that are summed together."""
+FEW_COLUMNS = 32
+"""Columns of products that always go together, whatever their sum takes."""
 GRAPHS_PER_ITERATION = 3
 # measured per core on a 2-core machine: `scripts/out_of_core`, and `gmkcf benchmark` on WebKB
 STORE_BYTES_PER_MS, MEMORY_BYTES_PER_MS, GRAPH_MS = 350_000, 4_000_000, 100
-
-
-def ceil_div(a: int, b: int) -> int:
-    """Smallest integer not below a / b."""
-    return -(-a // b)
 
 
 def human_bytes(n: int) -> str:
@@ -55,66 +52,6 @@ def human_bytes(n: int) -> str:
         if n >= unit:
             return f"{n / unit:.1f} {name}"
     return f"{n} B"
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """The upper triangle of an n×n matrix cut into square tiles, numbered row by row.
-
-    Tile t covers rows `rows(I)` and columns `rows(J)` with I ≤ J, (I, J) = `pair(t)`.
-    """
-
-    n: int
-    block: int
-
-    @property
-    def n_blocks(self) -> int:
-        return ceil_div(self.n, self.block)
-
-    @property
-    def n_tiles(self) -> int:
-        return self.n_blocks * (self.n_blocks + 1) // 2
-
-    def rows(self, i: int) -> slice:
-        """Samples of block i; the last block may be shorter."""
-        return slice(i * self.block, min(self.n, (i + 1) * self.block))
-
-    def pair(self, t: int) -> tuple[int, int]:
-        """Block row and block column of tile t."""
-        i, first = 0, 0
-        # n_blocks is at most a few hundred: a walk is clearer than a square root with its rounding
-        while t >= first + self.n_blocks - i:
-            first += self.n_blocks - i
-            i += 1
-        return i, i + t - first
-
-    def shape(self, t: int) -> tuple[int, int]:
-        """Rows and columns of tile t."""
-        rows, cols = map(self.rows, self.pair(t))
-        return rows.stop - rows.start, cols.stop - cols.start
-
-    def pairs(self) -> Iterator[tuple[int, int]]:
-        """(I, J) of every tile, in tile order."""
-        return ((i, j) for i in range(self.n_blocks) for j in range(i, self.n_blocks))
-
-    def tiles_per_task(self, itemsize: int) -> int:
-        """Tiles one task works through, from n, block and entry size alone.
-
-        Neither workers nor memory enter, because the order of summation follows from this number
-        and results must be the same bits everywhere.
-        """
-        by_bytes = GROUP_BYTES // (self.block * self.block * itemsize)
-        return max(1, min(by_bytes, self.n_tiles // MIN_GROUPS))
-
-
-def default_block(n: int) -> int:
-    """Tile edge for n samples when memory is no concern."""
-    if n > 256 * 1024:
-        return 4 * LARGEST_DEFAULT_BLOCK
-    if n > 64 * 1024:
-        return 2 * LARGEST_DEFAULT_BLOCK
-    quarter = ceil_div(n, 4 * SMALLEST_BLOCK) * SMALLEST_BLOCK
-    return min(LARGEST_DEFAULT_BLOCK, quarter)
 
 
 def build_task_bytes(block: int, n_features_block_bytes: int) -> int:
@@ -145,6 +82,11 @@ def fit_task_bytes(tiling: Tiling, n_columns: int, precision: Precision) -> int:
     group = tiling.tiles_per_task(itemsize)
     touched = min(tiling.n_blocks, group + 1) * tiling.block
     return (group + 4) * tile + tiling.n * n_columns * itemsize + touched * n_columns * 8
+
+
+def summing_bytes(n: int, n_columns: int) -> int:
+    """Partial n×c products in float64 that wait on one worker to be summed, and their sum."""
+    return (SUMMED_AT_ONCE + 1) * 8 * n * max(n_columns, FEW_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -234,6 +176,7 @@ def make_plan(
     tiles_stored: int = 0,
     one_process: bool = False,
     residency: Residency | None = None,
+    signed: bool = False,
 ) -> Plan:
     """Choose tile size and residency of the fused kernel, and refuse what cannot fit.
 
@@ -255,6 +198,8 @@ def make_plan(
         Tasks run on threads of this process, so kernels may live in its memory if all of them fit.
     residency : {"memory", "scratch", "recompute"}, optional
         Force where the fused kernel lives.
+    signed : bool
+        Kernels may have negative entries: products with their positive parts are made as well.
 
     Raises
     ------
@@ -272,8 +217,14 @@ def make_plan(
             fit_task_bytes(Tiling(n, edge), 2 * n_clusters, precision),
         )
 
+    summing = summing_bytes(n, (4 if signed else 2) * n_clusters)
+
+    def fitting_bytes(edge: int) -> int:
+        return PROCESS_BYTES + threads_per_worker * peaks(edge)[1] + summing
+
     def working_bytes(edge: int) -> int:
-        return PROCESS_BYTES + threads_per_worker * max(peaks(edge))
+        building = PROCESS_BYTES + threads_per_worker * peaks(edge)[0]
+        return max(building, fitting_bytes(edge))
 
     edge = block or default_block(n)
     while block is None and working_bytes(edge) > budget and edge >= 2 * SMALLEST_BLOCK:
@@ -285,8 +236,8 @@ def make_plan(
             *(["choose a smaller block size"] if block else []),
         ]
         raise PlanRefused(
-            f"a worker needs {human_bytes(working_bytes(edge) * 10 // SPILL_TENTHS)} of memory but "
-            f"has {human_bytes(memory_per_worker)} (the planned peak of "
+            f"a worker needs {least_memory(working_bytes(edge))} of memory but has "
+            f"{human_bytes(memory_per_worker)} (the planned peak of "
             f"{human_bytes(working_bytes(edge))}, with tiles of {edge}×{edge}, must stay below "
             f"{SPILL_TENTHS * 10} % of it, where Dask begins to spill): {' or '.join(remedies)}"
         )
@@ -299,7 +250,7 @@ def make_plan(
     kw = entries * itemsize
     # Dask does not spread blocks evenly: half as much again may land on one worker
     resident = ceil_div(3 * kw, 2 * n_workers) if n_workers > 1 else kw
-    fitting = PROCESS_BYTES + threads_per_worker * peaks(edge)[1]  # building is over by then
+    fitting = fitting_bytes(edge)  # building is over by then
     fits = fitting + resident <= budget
     tile_bytes = n_kernels * edge * edge * STORED_BYTES[precision]
     to_store = stored - tiles_stored * tile_bytes + (0 if tiles_stored else feature_bytes)
@@ -351,13 +302,39 @@ def make_plan(
             working_bytes(edge),
             fitting + (held if in_memory else resident if residency == "memory" else 0),
         ),
-        driver_bytes=driver_bytes(n, n_clusters, n_kernels),
+        driver_bytes=driver_bytes(n, n_clusters, n_kernels, feature_bytes),
         n_workers=n_workers,
         threads_per_worker=threads_per_worker,
         memory_per_worker=memory_per_worker,
         disk_needed=disk_needed,
         disk_free=disk_free,
     )
+
+
+def least_memory(peak: int) -> str:
+    """The memory a worker needs for a planned peak, rounded up: what is said will do."""
+    return f"{ceil_div(peak * 10, SPILL_TENTHS * MIB):,} MiB"
+
+
+def refuse_small_workers(memory_per_worker: int) -> None:
+    """A worker that can hold little more than itself would be killed again and again."""
+    if memory_per_worker * SPILL_TENTHS // 10 < PROCESS_BYTES:
+        raise PlanRefused(
+            f"a worker needs {least_memory(PROCESS_BYTES)} of memory for itself alone but has "
+            f"{human_bytes(memory_per_worker)}: give more memory, or use fewer workers"
+        )
+
+
+def refuse_beyond_machine(plan: Plan, free: int) -> None:
+    """Limits that a machine cannot honour: its system would kill what it likes."""
+    driver = 0 if plan.kernels_in_memory else plan.driver_bytes
+    need = plan.n_workers * plan.worker_peak_bytes + driver
+    if need > free:
+        raise PlanRefused(
+            f"{plan.n_workers} × {human_bytes(plan.worker_peak_bytes)} for workers and "
+            f"{human_bytes(driver)} for the driver are planned on this machine, but "
+            f"{human_bytes(free)} are free: use fewer workers, or less memory for each"
+        )
 
 
 def _check_numbers(
@@ -386,9 +363,14 @@ def _check_numbers(
         raise InputError(f"precision must be one of {', '.join(STORED_BYTES)}, not {precision!r}")
 
 
-def driver_bytes(n: int, n_clusters: int, n_kernels: int) -> int:
-    """float64 on the driver: U, V, KU, KV, their updates and packed factors, and m row sums."""
-    return PROCESS_BYTES + 12 * n * n_clusters * 8 + 2 * n_kernels * n * 8
+def driver_bytes(n: int, n_clusters: int, n_kernels: int, feature_bytes: int) -> int:
+    """Peak of the driver.
+
+    Float64 U, V, KU, KV, their updates and packed factors; the factor as sent and the product as
+    received, each in some copies; m row sums; features as read and as checked.
+    """
+    factors = (12 + 14) * n * n_clusters * 8
+    return PROCESS_BYTES + factors + 2 * n_kernels * n * 8 + 2 * feature_bytes
 
 
 def products_per_weight_step(n_kernels: int, precision: Precision) -> int:

@@ -39,7 +39,16 @@ from gmkcf_dask.methods.base import (
     SingleKernelMethod,
 )
 from gmkcf_dask.methods.checkpoints import NO_CHECKPOINTS, Checkpoints
-from gmkcf_dask.plan import Plan, Precision, Residency, Tiling, human_bytes, make_plan, tiled_bytes
+from gmkcf_dask.plan import (
+    Plan,
+    Precision,
+    Residency,
+    Tiling,
+    human_bytes,
+    make_plan,
+    refuse_beyond_machine,
+    tiled_bytes,
+)
 from gmkcf_dask.results.checkpoints import FOLDER as CHECKPOINT
 from gmkcf_dask.results.checkpoints import open_checkpoints, remove_checkpoints
 from gmkcf_dask.results.run import remove_run, write_run
@@ -128,12 +137,12 @@ def request_plan(
     disk_free = disk_free if store is None else free_disk(store)
     block = request.block if found is None else found.manifest.block_size
     X = None if request.corpus is None else request.corpus.X
-    return make_plan(
+    plan = make_plan(
         request.n_samples,
         0 if X is None else X.shape[1],
         len(request.specs),
         n_clusters,
-        feature_bytes=0 if X is None else _bytes_of(X),
+        feature_bytes=0 if X is None else bytes_of(X),
         precision=request.precision,
         block=block,
         n_workers=resources.n_workers,
@@ -143,13 +152,15 @@ def request_plan(
         tiles_stored=0 if found is None else len(found.manifest.tiles_done),
         one_process=resources.in_this_process,
         residency=residency,
+        signed=any(kernel.scaling == "none" for kernel in request.kernels),
     )
+    return _on_machine(plan, resources)
 
 
 def store_plan(store: KernelStore, n_clusters: int, resources: Resources) -> Plan:
     """The plan for fitting on a finished store."""
     m = store.manifest
-    return make_plan(
+    plan = make_plan(
         m.n_samples,
         m.n_features,
         len(m.kernels),
@@ -163,7 +174,15 @@ def store_plan(store: KernelStore, n_clusters: int, resources: Resources) -> Pla
         disk_free=free_disk(store.path),
         tiles_stored=m.tiling.n_tiles,
         one_process=resources.in_this_process,
+        signed=min((m.stored_minima or {"": 0.0}).values()) < 0.0,
     )
+    return _on_machine(plan, resources)
+
+
+def _on_machine(plan: Plan, resources: Resources) -> Plan:
+    if resources.machine_memory is not None:
+        refuse_beyond_machine(plan, resources.machine_memory)
+    return plan
 
 
 def dense_kernels(request: KernelRequest, listen: Listener = ignore) -> DenseKernels:
@@ -219,7 +238,8 @@ def _all_rows_equal(X: Matrix) -> bool:
     return all(bool((part == part[0]).all()) for part in rows)
 
 
-def _bytes_of(X: Matrix) -> int:
+def bytes_of(X: Matrix) -> int:
+    """Bytes of features on disk, before compression."""
     if isinstance(X, np.ndarray):
         return int(X.nbytes)
     return int(16 * X.nnz + 8 * X.shape[0])  # float64 values and int64 indices, as stored

@@ -24,6 +24,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from chaos_fit import fit_kills, scheduler_kills, worker_kills  # noqa: E402
 from chaos_fuzz import fuzz  # noqa: E402
+from chaos_plans import plans  # noqa: E402
 from damage import (  # noqa: E402
     DAMAGES,
     HERE,
@@ -247,6 +248,7 @@ KINDS: dict[str, tuple[Callable[[int, int, float], bool], int]] = {
     "worker-kills": (_without_limit(worker_kills), 20),
     "scheduler-kills": (_without_limit(scheduler_kills), 5),
     "fuzz": (_fuzz, 10_000),
+    "plans": (plans, 1000),  # of the grid, that is all
 }
 """By name, the function and how many it does unless told."""
 

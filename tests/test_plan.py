@@ -1,5 +1,7 @@
 """The plan: sums spelled out again, invariants over many shapes, refusals with their numbers."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,6 @@ from hypothesis import strategies as st
 from gmkcf_dask.errors import InputError, PlanRefused
 from gmkcf_dask.plan import (
     GIB,
-    GROUP_BYTES,
     MIB,
     PROCESS_BYTES,
     Tiling,
@@ -16,7 +17,11 @@ from gmkcf_dask.plan import (
     fit_task_bytes,
     human_bytes,
     make_plan,
+    refuse_beyond_machine,
+    refuse_small_workers,
+    summing_bytes,
 )
+from gmkcf_dask.tiling import GROUP_BYTES
 
 shapes = st.builds(Tiling, st.integers(1, 400), st.integers(1, 450))
 
@@ -76,7 +81,8 @@ def test_plan_term_by_term():
     assert plan.read_per_iteration == 2 * plan.stored_bytes + 2 * plan.kw_bytes
     assert plan.disk_needed == plan.stored_bytes + 12_000_000
     building = PROCESS_BYTES + plan.build_task_bytes
-    fitting = PROCESS_BYTES + plan.fit_task_bytes + 3 * plan.kw_bytes // 4
+    summing = (8 + 1) * 8 * 12_000 * 32  # partial products and their sum, at least 32 columns
+    fitting = PROCESS_BYTES + plan.fit_task_bytes + summing + 3 * plan.kw_bytes // 4
     assert plan.worker_peak_bytes == max(building, fitting) == fitting
 
 
@@ -143,7 +149,7 @@ def test_recompute_costs_a_third_sweep():
 
 def test_tiles_shrink_until_a_task_fits():
     roomy = make_plan(50_000, 10, 12, 10, feature_bytes=0, memory_per_worker=8 * GIB)
-    tight = make_plan(50_000, 10, 12, 10, feature_bytes=0, memory_per_worker=560 * MIB)
+    tight = make_plan(50_000, 10, 12, 10, feature_bytes=0, memory_per_worker=760 * MIB)
     assert tight.block < roomy.block
 
 
@@ -154,6 +160,52 @@ def test_refusals_say_the_numbers():
         make_plan(9_000, 10, 12, 10, feature_bytes=0, disk_free=MIB)
     with pytest.raises(InputError, match="block size must be at least 1"):
         make_plan(10, 1, 1, 1, feature_bytes=0, block=-3)
+
+
+def test_many_clusters_take_memory_for_their_sums():
+    """Partial n×2k products wait for each other on one worker; k = 400 once broke the promise."""
+    few, many, signed = (
+        make_plan(4_000, 10, 3, k, feature_bytes=0, block=512, signed=signed).worker_peak_bytes
+        for k, signed in ((16, False), (400, False), (400, True))
+    )
+    assert (
+        many - few
+        > 9 * 8 * 4_000 * (800 - 32)
+        == summing_bytes(4_000, 800) - summing_bytes(4_000, 32)
+    )
+    assert signed - many == summing_bytes(4_000, 1600) - summing_bytes(4_000, 800)
+    with pytest.raises(PlanRefused, match="a worker needs"):
+        make_plan(4_000, 10, 3, 400, feature_bytes=0, memory_per_worker=600 * MIB)
+
+
+@given(
+    st.integers(1, 50_000),
+    st.integers(1, 200),
+    st.integers(1, 700 * MIB),
+    st.sampled_from([None, 64, 1000]),
+)
+def test_the_least_memory_that_is_named_will_do(n, k, memory, block):
+    options = {"feature_bytes": 1000 * n, "block": block}
+    try:
+        make_plan(n, 10, 3, min(k, n), memory_per_worker=memory, **options)
+    except PlanRefused as refusal:
+        least = int(re.search(r"needs ([\d,]+) MiB", str(refusal))[1].replace(",", ""))
+        assert least * MIB > memory
+        make_plan(n, 10, 3, min(k, n), memory_per_worker=least * MIB, **options)
+
+
+def test_workers_smaller_than_themselves_are_refused():
+    refuse_small_workers(500 * MIB)
+    with pytest.raises(PlanRefused, match=r"needs 500 MiB .* alone but has 499\.0 MiB"):
+        refuse_small_workers(499 * MIB)
+
+
+def test_more_than_the_machine_has_is_refused():
+    plan = make_plan(9_000, 10, 12, 10, feature_bytes=0, n_workers=3)
+    need = 3 * plan.worker_peak_bytes + plan.driver_bytes
+    refuse_beyond_machine(plan, need)
+    with pytest.raises(PlanRefused, match=r"3 × .*iB for workers .* use fewer workers"):
+        refuse_beyond_machine(plan, need - 1)
 
 
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 1000, 4096, 5000, 64 * 1024 + 1, 300_000])

@@ -82,11 +82,17 @@ def build(input_path: str, store: Path, **options: Any) -> None:
 
     with _notes():
         request = _request(input_path, options)
-    with open_place(request.n_samples, options) as resources, _progress() as progress:
+
+    def planned(place: Any) -> Any:
         # building alone needs no place for a fused kernel
-        the_plan = workflow.request_plan(request, 1, resources, store, residency="recompute")
+        return workflow.request_plan(request, 1, place, store, residency="recompute")
+
+    with (
+        open_place(request.n_samples, options, check=planned) as resources,
+        _progress() as progress,
+    ):
         built = workflow.build(
-            store, request, the_plan, resources, progress, force=options["force"]
+            store, request, planned(resources), resources, progress, force=options["force"]
         )
     click.echo(
         f"{store}: {len(built.names)} kernels of {built.n_samples:,} samples, "
@@ -102,6 +108,7 @@ def build(input_path: str, store: Path, **options: Any) -> None:
 @cluster_options
 def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
     """Cluster the samples of a finished STORE."""
+    from gmkcf_dask import workflow
     from gmkcf_dask.kernels.store import KernelStore
     from gmkcf_dask.results.run import check_run_folder
 
@@ -113,7 +120,11 @@ def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
     kernels = _kernels(options["kernel"], method, opened.names)
     for name in kernels if len(kernels) > 1 else ():
         check_run_folder(out / name, overwrite=overwrite, resume=resume, inside=out)
-    with open_place(opened.n_samples, options) as resources:
+
+    def planned(place: Any) -> Any:
+        return workflow.store_plan(opened, method.n_clusters, place)
+
+    with open_place(opened.n_samples, options, check=planned) as resources:
         _fit_and_report(out, opened, method, kernels, resources, options, {})
 
 
@@ -145,15 +156,15 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
     for name in kernels if len(kernels) > 1 else ():
         check_run_folder(out / name, overwrite=overwrite, resume=resume, inside=out)
     path = store or out / "store.zarr"
-    with open_place(request.n_samples, options) as resources:
-        replace = overwrite and store is None and workflow.is_other_store(path, request)
-        the_plan = workflow.request_plan(
-            request,
-            method.n_clusters,
-            resources,
-            None if replace else path,
-            disk_free=workflow.free_disk(path),
-        )
+    replace = overwrite and store is None and workflow.is_other_store(path, request)
+
+    def planned(place: Any) -> Any:
+        used = None if replace else path
+        free = workflow.free_disk(path)
+        return workflow.request_plan(request, method.n_clusters, place, used, disk_free=free)
+
+    with open_place(request.n_samples, options, check=planned) as resources:
+        the_plan = planned(resources)
         click.echo(f"plan for {redacted(input_path)} on {resources.description}")
         for line in the_plan.lines():
             click.echo(f"  {line}")

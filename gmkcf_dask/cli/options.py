@@ -240,9 +240,13 @@ input_argument = click.argument("input_path", metavar="INPUT")
 
 @contextmanager
 def open_place(
-    n_samples: int, options: dict[str, Any], *, only_describe: bool = False
+    n_samples: int,
+    options: dict[str, Any],
+    *,
+    only_describe: bool = False,
+    check: Callable[[Any], object] | None = None,
 ) -> Iterator[Any]:
-    """The resources that the cluster options ask for."""
+    """The resources that the cluster options ask for; `check` is asked before workers start."""
     from gmkcf_dask.cluster import Access, open_cluster
     from gmkcf_dask.cluster_config import ClusterConfig, is_config_path, read_config
     from gmkcf_dask.security import certificates
@@ -266,6 +270,7 @@ def open_place(
         options["workers"] or said.workers,
         options["memory"] or said.memory,
         only_describe=only_describe,
+        check=check,
         access=access,
         stall_timeout=options["stall_timeout"] or said.stall_timeout or STALL_SECONDS,
         settings=said.settings,

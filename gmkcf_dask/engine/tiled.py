@@ -46,15 +46,13 @@ from gmkcf_dask.engine.tiles import (
 from gmkcf_dask.graph import Runner
 from gmkcf_dask.kernels.scratch import ScratchTiles
 from gmkcf_dask.kernels.store import KernelStore
-from gmkcf_dask.plan import Residency, Tiling, products_per_weight_step
+from gmkcf_dask.plan import FEW_COLUMNS, Residency, Tiling, products_per_weight_step
 
 Indices = npt.NDArray[np.int64]
 Boxes = npt.NDArray[np.object_]
 
 SUM_BYTES = 32 << 20
 """What summing the partial products of several kernels or runs may hold at once."""
-FEW_COLUMNS = 32
-"""So many always go together: a sweep for fewer is not worth its reading."""
 
 
 class TiledKernels:

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gmkcf_dask.blas import axpy
-from gmkcf_dask.plan import Tiling
+from gmkcf_dask.plan import SUMMED_AT_ONCE, Tiling
 
 Floats = npt.NDArray[np.float64]
 AnyFloats = npt.NDArray[np.floating[Any]]
 
-SPLIT_EVERY = 8
+SPLIT_EVERY = SUMMED_AT_ONCE
 """Partial products summed at once in the tree."""
 TINY = 1e-30
 """Smaller factors become 0 in float32 products: denormals are slow and mean nothing there."""

@@ -1,0 +1,79 @@
+"""A symmetric matrix as square tiles of its upper triangle, and how many of them a task takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+GROUP_BYTES = 16 * MIB
+"""Kernel bytes one task should hold at once: enough to dwarf scheduling, little beside a worker."""
+MIN_GROUPS = 16
+"""Tasks a sweep is cut into at least, so that a few workers finish together."""
+SMALLEST_BLOCK, LARGEST_DEFAULT_BLOCK, LARGEST_BLOCK = 64, 1024, 32_768
+
+
+def ceil_div(a: int, b: int) -> int:
+    """Smallest integer not below a / b."""
+    return -(-a // b)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The upper triangle of an n×n matrix cut into square tiles, numbered row by row.
+
+    Tile t covers rows `rows(I)` and columns `rows(J)` with I ≤ J, (I, J) = `pair(t)`.
+    """
+
+    n: int
+    block: int
+
+    @property
+    def n_blocks(self) -> int:
+        return ceil_div(self.n, self.block)
+
+    @property
+    def n_tiles(self) -> int:
+        return self.n_blocks * (self.n_blocks + 1) // 2
+
+    def rows(self, i: int) -> slice:
+        """Samples of block i; the last block may be shorter."""
+        return slice(i * self.block, min(self.n, (i + 1) * self.block))
+
+    def pair(self, t: int) -> tuple[int, int]:
+        """Block row and block column of tile t."""
+        i, first = 0, 0
+        # n_blocks is at most a few hundred: a walk is clearer than a square root with its rounding
+        while t >= first + self.n_blocks - i:
+            first += self.n_blocks - i
+            i += 1
+        return i, i + t - first
+
+    def shape(self, t: int) -> tuple[int, int]:
+        """Rows and columns of tile t."""
+        rows, cols = map(self.rows, self.pair(t))
+        return rows.stop - rows.start, cols.stop - cols.start
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """(I, J) of every tile, in tile order."""
+        return ((i, j) for i in range(self.n_blocks) for j in range(i, self.n_blocks))
+
+    def tiles_per_task(self, itemsize: int) -> int:
+        """Tiles one task works through, from n, block and entry size alone.
+
+        Neither workers nor memory enter, because the order of summation follows from this number
+        and results must be the same bits everywhere.
+        """
+        by_bytes = GROUP_BYTES // (self.block * self.block * itemsize)
+        return max(1, min(by_bytes, self.n_tiles // MIN_GROUPS))
+
+
+def default_block(n: int) -> int:
+    """Tile edge for n samples when memory is no concern."""
+    if n > 256 * 1024:
+        return 4 * LARGEST_DEFAULT_BLOCK
+    if n > 64 * 1024:
+        return 2 * LARGEST_DEFAULT_BLOCK
+    quarter = ceil_div(n, 4 * SMALLEST_BLOCK) * SMALLEST_BLOCK
+    return min(LARGEST_DEFAULT_BLOCK, quarter)
