@@ -6,6 +6,7 @@ simple, every term has a name, and `tests/test_plan.py` spells the sums out agai
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,6 +32,9 @@ SPILL_TENTHS = 6
 """Dask starts to spill at 60 % of a worker's memory: everything planned stays below that."""
 FEATURE_CHUNK = 1 << 17
 """Values per chunk of sparse features."""
+FEATURE_BLOCKS = 7
+"""Row blocks of features one building task may hold: two, the same measured from the mean or
+transposed, one as stored and as decoded, and what the reading before left."""
 COMPARED_TILES = 2
 """Stored tiles a building task may keep to compare later kernels with."""
 SUMMED_AT_ONCE = 8
@@ -60,13 +64,13 @@ def build_task_bytes(block: int, n_features_block_bytes: int) -> int:
     Float64 tiles: the Gram tile, a second one where distances are measured from the mean, the
     squared distances, the unit products, one kernel with three temporaries (a tile on the diagonal
     is made in one piece), and the sparse product or encoded copies; as many more as the stored
-    tiles, of at most 8 bytes an entry, that are kept for comparison or being written; two row
-    blocks of features; and the chunks sparse features are read from, values and indices, as stored
+    tiles, of at most 8 bytes an entry, that are kept for comparison or being written; row blocks
+    of features; and the chunks sparse features are read from, values and indices, as stored
     and as decoded.
     """
     return (
         (9 + COMPARED_TILES + 2) * 8 * block * block
-        + 2 * n_features_block_bytes
+        + FEATURE_BLOCKS * n_features_block_bytes
         + 4 * 8 * FEATURE_CHUNK
     )
 
@@ -177,6 +181,7 @@ def make_plan(
     one_process: bool = False,
     residency: Residency | None = None,
     signed: bool = False,
+    largest_rows: Callable[[int], int] | None = None,
 ) -> Plan:
     """Choose tile size and residency of the fused kernel, and refuse what cannot fit.
 
@@ -200,6 +205,9 @@ def make_plan(
         Force where the fused kernel lives.
     signed : bool
         Kernels may have negative entries: products with their positive parts are made as well.
+    largest_rows : callable, optional
+        From a tile edge to the features of that many rows where they are largest; without it all
+        rows count alike.
 
     Raises
     ------
@@ -211,7 +219,8 @@ def make_plan(
     itemsize = COMPUTED_BYTES[precision]
 
     def peaks(edge: int) -> tuple[int, int]:
-        block_features = ceil_div(feature_bytes * min(edge, n), n)
+        alike = ceil_div(feature_bytes * min(edge, n), n)
+        block_features = alike if largest_rows is None else largest_rows(edge)
         return (
             build_task_bytes(min(edge, n), block_features),
             fit_task_bytes(Tiling(n, edge), 2 * n_clusters, precision),
@@ -367,10 +376,10 @@ def driver_bytes(n: int, n_clusters: int, n_kernels: int, feature_bytes: int) ->
     """Peak of the driver.
 
     Float64 U, V, KU, KV, their updates and packed factors; the factor as sent and the product as
-    received, each in some copies; m row sums; features as read and as checked.
+    received, each in some copies; m row sums; features as read, checked, and from their mean.
     """
     factors = (12 + 14) * n * n_clusters * 8
-    return PROCESS_BYTES + factors + 2 * n_kernels * n * 8 + 2 * feature_bytes
+    return PROCESS_BYTES + factors + 2 * n_kernels * n * 8 + 3 * feature_bytes
 
 
 def products_per_weight_step(n_kernels: int, precision: Precision) -> int:

@@ -142,7 +142,7 @@ def request_plan(
         0 if X is None else X.shape[1],
         len(request.specs),
         n_clusters,
-        feature_bytes=0 if X is None else bytes_of(X),
+        feature_bytes=0 if X is None else _bytes_of(X),
         precision=request.precision,
         block=block,
         n_workers=resources.n_workers,
@@ -152,6 +152,7 @@ def request_plan(
         tiles_stored=0 if found is None else len(found.manifest.tiles_done),
         one_process=resources.in_this_process,
         residency=residency,
+        largest_rows=None if X is None else partial(_largest_rows, X),
         signed=any(kernel.scaling == "none" for kernel in request.kernels),
     )
     return _on_machine(plan, resources)
@@ -238,8 +239,15 @@ def _all_rows_equal(X: Matrix) -> bool:
     return all(bool((part == part[0]).all()) for part in rows)
 
 
-def bytes_of(X: Matrix) -> int:
-    """Bytes of features on disk, before compression."""
+def _largest_rows(X: Matrix, edge: int) -> int:
+    """Bytes of the largest row block: some documents are books."""
+    if isinstance(X, np.ndarray):
+        return int(X[:edge].nbytes)
+    ends = X.indptr[np.r_[0 : X.shape[0] : edge, X.shape[0]]]
+    return int(16 * np.diff(ends).max() + 8 * edge)
+
+
+def _bytes_of(X: Matrix) -> int:
     if isinstance(X, np.ndarray):
         return int(X.nbytes)
     return int(16 * X.nnz + 8 * X.shape[0])  # float64 values and int64 indices, as stored

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import psutil
 from scipy import sparse
 
@@ -27,11 +28,14 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts"), str(ROOT / "tests")]
 from benchmarks.corpora import bank, text_like  # noqa: E402
 from faulty import environment  # noqa: E402
 
-from gmkcf_dask.corpus import read_corpus  # noqa: E402
+from gmkcf_dask.cluster import Resources  # noqa: E402
+from gmkcf_dask.corpus import Corpus, read_corpus  # noqa: E402
 from gmkcf_dask.errors import PlanRefused  # noqa: E402
-from gmkcf_dask.plan import MIB, Plan, Precision, make_plan  # noqa: E402
+from gmkcf_dask.graph import Runner  # noqa: E402
+from gmkcf_dask.kernels.request import KernelRequest  # noqa: E402
+from gmkcf_dask.plan import MIB, Plan, Precision  # noqa: E402
 from gmkcf_dask.results.run import read_result  # noqa: E402
-from gmkcf_dask.workflow import bytes_of  # noqa: E402
+from gmkcf_dask.workflow import request_plan  # noqa: E402
 
 BOUND = 180.0
 """Seconds that one run may take at most."""
@@ -63,27 +67,20 @@ class Point:
     memory: int
     scarce_disk: bool = False
     n_clusters: int = 8
+    features: str = "text"
 
-    def plan(self, feature_bytes: int, disk_free: int | None = None) -> Plan:
+    def plan(self, corpus: Corpus, disk_free: int) -> Plan:
         """What the plan says, or PlanRefused."""
-        return make_plan(
-            self.n,
-            1,
-            self.m,
-            self.n_clusters,
-            feature_bytes=feature_bytes,
-            precision=self.precision,
-            n_workers=self.workers,
-            memory_per_worker=self.memory * MIB,
-            disk_free=disk_free,
-        )
+        request = KernelRequest(corpus, bank(self.m), precision=self.precision)
+        place = Resources(Runner(), self.workers, 1, self.memory * MIB, "")
+        return request_plan(request, self.n_clusters, place, disk_free=disk_free)
 
-    def disk(self, feature_bytes: int) -> tuple[int, int]:
+    def disk(self, corpus: Corpus) -> tuple[int, int]:
         """Free bytes before and after the build: too few for a fused kernel on disk, or plenty."""
         if not self.scarce_disk:
             return PLENTY, PLENTY
-        plan = self.plan(feature_bytes, PLENTY)
-        return plan.stored_bytes + feature_bytes + plan.kw_bytes, plan.kw_bytes
+        plan = self.plan(corpus, PLENTY)
+        return plan.stored_bytes + plan.feature_bytes + plan.kw_bytes, plan.kw_bytes
 
 
 @dataclass
@@ -147,21 +144,21 @@ def _peak(pid: int) -> int:
 
 def try_point(point: Point, folder: Path) -> tuple[dict[str, str], bool]:
     """A row of the table, and whether the promise was kept."""
-    data = folder / f"{point.n}.npz"
-    if not data.exists():
-        sparse.save_npz(data, sparse.csr_matrix(text_like(point.n).X))
-    feature_bytes = bytes_of(read_corpus(str(data)).X)
+    data = _data(point, folder)
+    corpus = read_corpus(str(data))
     row = {
         "n": f"{point.n:,}",
         "m": str(point.m),
+        "k": str(point.n_clusters),
+        "features": point.features,
         "precision": point.precision,
         "workers × memory": f"{point.workers} × {point.memory} MiB",
         "disk": "scarce" if point.scarce_disk else "enough",
     }
     disk, plan = (PLENTY, PLENTY), None
     try:
-        disk = point.disk(feature_bytes)
-        plan = point.plan(feature_bytes, disk[0])
+        disk = point.disk(corpus)
+        plan = point.plan(corpus, disk[0])
         row |= {"plan": "accepts", "K_w lives in": plan.residency, "tile": str(plan.block)}
     except PlanRefused:
         row |= {"plan": "refuses", "K_w lives in": "–", "tile": "–"}
@@ -183,6 +180,24 @@ def try_point(point: Point, folder: Path) -> tuple[dict[str, str], bool]:
         "verdict": "; ".join(wrong) or ("refused beforehand" if plan is None else "held"),
     }
     return row, not wrong
+
+
+def _data(point: Point, folder: Path) -> Path:
+    """Sparse text; a wide dense matrix far from the origin; text whose first tenth is books."""
+    path = folder / f"{point.features}-{point.n}.{'npy' if point.features == 'dense' else 'npz'}"
+    if path.exists():
+        return path
+    rng = np.random.default_rng(0)
+    if point.features == "dense":
+        np.save(path, 10 + rng.random((point.n, 12_000)))
+        return path
+    text = sparse.csr_matrix(text_like(point.n).X)
+    if point.features == "books":
+        books = sparse.random(point.n // 10, 200_000, 0.1, format="csr", random_state=rng)
+        text.resize(point.n, 200_000)
+        text = sparse.vstack([books, text[point.n // 10 :]], format="csr")
+    sparse.save_npz(path, text)
+    return path
 
 
 def _refused(found: Watched, out: Path) -> list[str]:

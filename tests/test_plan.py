@@ -57,7 +57,7 @@ def test_peaks_term_by_term():
         + (group + 1) * 1000 * 20 * 8  # the partial product
     )
     assert fit_task_bytes(tiling, 20, "float32") == expected
-    assert build_task_bytes(1000, 5) == 13 * 8 * 1000**2 + 2 * 5 + 4 * 8 * 2**17
+    assert build_task_bytes(1000, 5) == 13 * 8 * 1000**2 + 7 * 5 + 4 * 8 * 2**17
 
 
 def test_tiles_larger_than_blas_can_count_are_refused():
@@ -148,8 +148,8 @@ def test_recompute_costs_a_third_sweep():
 
 
 def test_tiles_shrink_until_a_task_fits():
-    roomy = make_plan(50_000, 10, 12, 10, feature_bytes=0, memory_per_worker=8 * GIB)
-    tight = make_plan(50_000, 10, 12, 10, feature_bytes=0, memory_per_worker=760 * MIB)
+    roomy = make_plan(8_000, 10, 12, 10, feature_bytes=0, memory_per_worker=8 * GIB)
+    tight = make_plan(8_000, 10, 12, 10, feature_bytes=0, memory_per_worker=560 * MIB)
     assert tight.block < roomy.block
 
 
@@ -160,6 +160,21 @@ def test_refusals_say_the_numbers():
         make_plan(9_000, 10, 12, 10, feature_bytes=0, disk_free=MIB)
     with pytest.raises(InputError, match="block size must be at least 1"):
         make_plan(10, 1, 1, 1, feature_bytes=0, block=-3)
+
+
+def test_the_largest_rows_count():
+    alike = make_plan(9_000, 10, 12, 10, feature_bytes=9_000 * MIB // 100, block=100)
+    books = make_plan(
+        9_000,
+        10,
+        12,
+        10,
+        feature_bytes=9_000 * MIB // 100,
+        block=100,
+        largest_rows=lambda edge: edge * MIB,
+    )
+    assert alike.build_task_bytes == build_task_bytes(100, MIB)
+    assert books.build_task_bytes == build_task_bytes(100, 100 * MIB)
 
 
 def test_many_clusters_take_memory_for_their_sums():
