@@ -8,7 +8,6 @@ so with exit code 3 before a worker is started or a file is written.
 
 from __future__ import annotations
 
-import itertools
 import subprocess
 import sys
 import tempfile
@@ -93,16 +92,50 @@ class Watched:
     workers: dict[int, int] = field(default_factory=dict)
 
 
+# MiB per worker from which a job is accepted at all, and from which two workers keep K_w in memory
+BORDERS: dict[tuple[int, Precision], tuple[int, int]] = {
+    (500, "float32"): (509, 512),
+    (500, "float64"): (509, 512),
+    (500, "compact"): (509, 512),
+    (2000, "float32"): (509, 522),
+    (2000, "float64"): (511, 536),
+    (2000, "compact"): (509, 522),
+    (4000, "float32"): (520, 571),
+    (4000, "float64"): (524, 626),
+    (4000, "compact"): (520, 571),
+    (6000, "float32"): (532, 634),
+    (6000, "float64"): (540, 801),
+    (6000, "compact"): (532, 634),
+}
+# the largest ones take long: of these, every kind at least once
+THINNED = {(6000, "float32"): (0, 1), (6000, "float64"): (0, 2), (6000, "compact"): (0, 3)}
+
+
 def grid() -> list[Point]:
-    """Clusters from hopeless to roomy for four sizes; the last ones have next to no disk left."""
-    clusters = ((2, 384), (1, 509), (2, 512), (3, 530), (2, 560), (2, 700))
-    jobs = itertools.product((500, 2000, 4000, 6000), ("float32", "float64", "compact"))
-    points = []
-    for number, ((n, precision), (workers, memory)) in enumerate(itertools.product(jobs, clusters)):
-        # every second point of each cluster and size has few kernels, the others many
-        m = (3, 12)[(number + number // len(clusters)) % 2]
-        points.append(Point(n, m, precision, workers, memory))
-    return points
+    """Both sides of the borders for twelve jobs, and jobs that are unusual in other ways."""
+    points: list[Point] = []
+    for (n, precision), (least, in_memory) in BORDERS.items():
+        few = 3 if n > 2000 else 12  # small tiles of many kernels would take minutes
+        around = (
+            Point(n, few, precision, 2, least - 1),
+            Point(n, few, precision, 1, least),
+            Point(n, 15 - few, precision, 2, in_memory),
+            Point(n, 3, precision, 3, least, scarce_disk=True),
+        )
+        wanted = (0, 1, 2) if n == 500 else THINNED.get((n, precision), range(4))
+        points += [around[i] for i in wanted]
+    return [
+        Point(500, 3, "float32", 2, 100),  # less than a worker takes for itself
+        Point(6000, 12, "float32", 3, 384),
+        *points,
+        Point(4000, 12, "float32", 2, 1024),
+        Point(2000, 3, "float64", 2, 609, n_clusters=200),
+        Point(2000, 3, "float64", 2, 612, n_clusters=200),
+        Point(1500, 3, "float32", 1, 600, features="dense"),
+        Point(1500, 3, "float32", 2, 800, features="dense"),
+        Point(1500, 3, "float32", 1, 800, features="books"),
+        Point(1500, 3, "float32", 2, 920, features="books"),
+    ]
 
 
 def watch(command: Sequence[object], out: Path) -> Watched:
