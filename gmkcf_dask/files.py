@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
@@ -54,6 +55,11 @@ def put_if_absent(path: Path, content: bytes) -> bool:
         path.unlink(missing_ok=True)
         raise
     return True
+
+
+def is_full(error: OSError) -> bool:
+    """Whether it says that a disk, or what one may use of it, has no room left."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def npz_bytes(arrays: Mapping[str, npt.NDArray[Any]], *, compressed: bool = True) -> bytes:

@@ -29,6 +29,7 @@ from gmkcf_dask.kernels.lease import writing
 from gmkcf_dask.kernels.magnitudes import LARGEST_TRACE, SMALLEST_DIAGONAL
 from gmkcf_dask.kernels.manifest import is_own_format, package_versions
 from gmkcf_dask.kernels.request import KernelRequest
+from gmkcf_dask.kernels.scratch import sweep_scratch
 from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.kernels.tiles import CODE_SCALE
 from gmkcf_dask.methods.base import (
@@ -134,7 +135,7 @@ def request_plan(
 ) -> Plan:
     """The plan for building a store and fitting on it; an existing store sets the tile size."""
     found = None if store is None else find_store(store, request)
-    disk_free = disk_free if store is None else free_disk(store)
+    disk_free = disk_free if store is None else _room(store)
     block = request.block if found is None else found.manifest.block_size
     X = None if request.corpus is None else request.corpus.X
     plan = make_plan(
@@ -172,7 +173,7 @@ def store_plan(store: KernelStore, n_clusters: int, resources: Resources) -> Pla
         n_workers=resources.n_workers,
         threads_per_worker=resources.threads_per_worker,
         memory_per_worker=resources.memory_per_worker,
-        disk_free=free_disk(store.path),
+        disk_free=_room(store.path),
         tiles_stored=m.tiling.n_tiles,
         one_process=resources.in_this_process,
         signed=min((m.stored_minima or {"": 0.0}).values()) < 0.0,
@@ -218,6 +219,12 @@ def free_disk(path: Path) -> int:
     """Free bytes on the file system a path will be on."""
     existing = next(p for p in (path, *path.absolute().parents) if p.exists())
     return shutil.disk_usage(existing).free
+
+
+def _room(store: Path) -> int:
+    """Free bytes where a store is, without what killed fits left there."""
+    sweep_scratch(store)
+    return free_disk(store)
 
 
 def refuse_equal_rows(X: Matrix) -> None:

@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
+import pytest
 from click.testing import CliRunner
 from distributed import Client
 from problems import kernels, request
@@ -75,6 +76,36 @@ def outcome(out):
         arrays = {name: factors[name].tobytes() for name in factors.files}
     labels = (out / "labels.csv").read_bytes()
     return labels, arrays, result["objective_history"], result["runs"], result["kernel_weights"]
+
+
+def mount(*arguments):
+    """Exit code; not 0 where one has no right to."""
+    try:
+        return subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode
+    except OSError:
+        return 1
+
+
+@contextmanager
+def disk_of(folder, size):
+    """A file system of a size of its own at a new folder; skips the test where that cannot be."""
+    folder.mkdir()
+    if mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)):
+        pytest.skip("no right to mount a file system here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder, left):
+    """Take all of a file system but some bytes; returns the file to delete for them."""
+    path = folder / "full"
+    with path.open("xb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    os.truncate(path, path.stat().st_size // 4096 * 4096 - left)
+    return path
 
 
 def kill(process, number=signal.SIGKILL):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -44,7 +43,7 @@ from gmkcf_dask.engine.tiles import (
     error_factors,
 )
 from gmkcf_dask.graph import Runner
-from gmkcf_dask.kernels.scratch import ScratchTiles
+from gmkcf_dask.kernels.scratch import ScratchFolder, ScratchTiles
 from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.plan import FEW_COLUMNS, Residency, Tiling, products_per_weight_step
 
@@ -65,9 +64,6 @@ class TiledKernels:
         Where the graphs run.
     residency : {"memory", "scratch", "recompute"}
         Where a fused kernel lives between its products; the plan decides.
-    scratch : Path, optional
-        Folder for fused kernels on disk; a new one beside the store when not given. It exists only
-        while something is in it.
     """
 
     def __init__(
@@ -75,15 +71,14 @@ class TiledKernels:
         store: KernelStore,
         runner: Runner,
         residency: Residency = "memory",
-        scratch: Path | None = None,
     ) -> None:
         self.names = store.names
         self.n_samples = store.n_samples
         self.residency = residency
         self._store = store
         self._runner = runner
-        self._scratch = scratch or store.path.with_name(f".{store.path.name}.scratch-{uuid4().hex}")
         self._reader = store.reader
+        self._scratch = ScratchFolder.beside(store.path, self._reader.tiling, self._reader.dtype)
         self.error_floor = error_floor(self._reader.dtype)
 
     @property
@@ -254,7 +249,7 @@ class TiledFusedKernel(FusedAnswers):
     def release(self) -> None:
         self._kept = None
         if self._scratch is not None:
-            self._scratch.delete()
+            self._stack._scratch.delete(self._scratch)
             self._scratch = None
 
     def _product(self, Z: Floats, *, split: bool) -> Floats:
@@ -268,8 +263,9 @@ class TiledFusedKernel(FusedAnswers):
         factor = stack.factor(Z)
         options: dict[str, Any] = {"tiling": stack._reader.tiling, "split": split}
         if self.residency != "memory":
-            source = self._tile_source()
-            return runner.compute(stack.summed(_product_task, factor, source=source, **options))
+            with stack._scratch.told_when_full(self.release):
+                source = self._tile_source()
+                return runner.compute(stack.summed(_product_task, factor, source=source, **options))
         kw = stack.fused_tiles(self._fused.weights) if self._kept is None else self._kept
         total = stack.summed(_product_of_blocks_task, factor, kw, **options)
         if self._kept is not None:
@@ -283,8 +279,7 @@ class TiledFusedKernel(FusedAnswers):
             return self._fused
         if self._scratch is not None:
             return self._scratch
-        reader = self._stack._reader
-        self._scratch = ScratchTiles.create(self._stack._scratch, reader.tiling, reader.dtype)
+        self._scratch = self._stack._scratch.create()
         return _WriteThrough(self._fused, self._scratch)
 
 

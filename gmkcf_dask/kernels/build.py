@@ -5,7 +5,6 @@ Both walk the same tiles with the same functions; only who holds the result diff
 
 from __future__ import annotations
 
-import errno
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ import numpy.typing as npt
 from gmkcf_dask.blas import on_cores
 from gmkcf_dask.errors import DamagedStoreError, DiskFullError, InputError, StoreError
 from gmkcf_dask.events import Listener, StageProgress, ignore
+from gmkcf_dask.files import is_full
 from gmkcf_dask.graph import Runner
 from gmkcf_dask.kernels.check import find_bad_tiles
 from gmkcf_dask.kernels.digests import DigestTable
@@ -167,7 +167,7 @@ def _told_when_full(path: Path, request: KernelRequest) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not is_full(error):
             raise
         done, edge = 0, request.block or default_block(request.n_samples)
         if is_store(path):

@@ -67,9 +67,12 @@ def write_chunk(path: str, values: npt.NDArray[Any]) -> bytes:
 
 
 def write_plain(path: str, values: npt.NDArray[Any]) -> None:
-    """Values as they are, C-contiguous, and their checksum behind them."""
+    """Values as they are, C-contiguous, and their checksum behind them, into an existing folder.
+
+    One that is not there was deleted on purpose, and must not come back with half a kernel in it.
+    """
     content = values.view(np.uint8).reshape(-1)
-    _write(path, content, _checksum(content))
+    _write(path, content, _checksum(content), make_folder=False)
 
 
 def read_plain(path: str, into: npt.NDArray[Any]) -> None:
@@ -97,13 +100,15 @@ def _checksum(content: npt.NDArray[np.uint8]) -> bytes:
     return int(google_crc32c.value(content)).to_bytes(_CHECKSUM_BYTES, "little")
 
 
-def _write(path: str, *parts: Any) -> None:
+def _write(path: str, *parts: Any, make_folder: bool = True) -> None:
     final = Path(path)
     beside = final.with_name(f"{final.name}.{uuid4().hex}.partial")
     try:
         try:
             file = beside.open("xb", buffering=0)
         except FileNotFoundError:  # the first chunk of its row
+            if not make_folder:
+                raise
             final.parent.mkdir(parents=True, exist_ok=True)
             file = beside.open("xb", buffering=0)
         with file:

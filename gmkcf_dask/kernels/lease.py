@@ -6,7 +6,6 @@ by force: whether a writer is gone is for the user to judge, with what is said h
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -25,7 +24,14 @@ from uuid import uuid4
 import psutil
 
 from gmkcf_dask.errors import InputError, StoreBusyError, StoreError
-from gmkcf_dask.files import get, links_inside, put_if_absent, remove_folder, remove_leftovers
+from gmkcf_dask.files import (
+    get,
+    is_full,
+    links_inside,
+    put_if_absent,
+    remove_folder,
+    remove_leftovers,
+)
 
 RENEWED_EVERY = 60.0
 """Seconds between signs of life of a writer."""
@@ -93,7 +99,7 @@ def holder(store: Path) -> str | None:
     path = lease_path(store)
     if not path.exists():
         return None
-    lease, gone = Lease.read(path), _gone(path)
+    lease, gone = Lease.read(path), is_gone(path)
     who = str(lease) if lease else "an unknown process"
     return f"{who}, which is gone" if gone else who
 
@@ -114,18 +120,36 @@ def writing(store: Path, *, force: bool = False) -> Iterator[Lease]:
     """
     path, lease = lease_path(store), Lease.mine()
     _acquire(path, lease, store, force=force)
-    stop = threading.Event()
-    renewing = threading.Thread(target=_renew, args=(path, stop), daemon=True)
-    renewing.start()
+    alive = Alive(path)
     try:
         with _signals_as_exceptions():
             _sweep(store)
             yield lease
     finally:
-        stop.set()
-        renewing.join()
+        alive.stop()
         if Lease.read(path) == lease:
             path.unlink(missing_ok=True)
+
+
+class Alive:
+    """Signs of life of this process in a file of its own, until it is told to stop."""
+
+    def __init__(self, path: Path) -> None:
+        self._stopped = threading.Event()
+        args = (path, self._stopped)
+        self._thread = threading.Thread(target=_renew, args=args, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+
+def claim(path: Path) -> Alive:
+    """Say in a new file that this process owns the folder it is in, and that it lives."""
+    if not put_if_absent(path, json.dumps(asdict(Lease.mine())).encode()):
+        raise StoreError(f"{path} is there already: somebody else owns this folder")
+    return Alive(path)
 
 
 def confirm(store: Path, lease: Lease) -> None:
@@ -142,7 +166,7 @@ def _acquire(path: Path, lease: Lease, store: Path, *, force: bool) -> None:
     try:
         if put_if_absent(path, content):
             return
-        if not _gone(path):
+        if not is_gone(path):
             raise StoreBusyError(
                 f"{store} is being written by {holder(store) or 'another process'}: wait until it "
                 "is done; reading is possible meanwhile"
@@ -156,21 +180,21 @@ def _acquire(path: Path, lease: Lease, store: Path, *, force: bool) -> None:
         aside = path.with_name(f"{path.name}.{uuid4().hex}")
         with suppress(FileNotFoundError):
             path.rename(aside)
-            if not _gone(aside):
+            if not is_gone(aside):
                 put_if_absent(path, get(aside) or b"")
             aside.unlink()
         if not put_if_absent(path, content):
             raise StoreBusyError(f"{store} is being written by {holder(store)}: wait for it")
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_full(error):
             raise
         raise InputError(
             f"cannot write the store at {store}: {error.strerror}; choose another path"
         ) from error
 
 
-def _gone(path: Path) -> bool:
-    """Whether the owner of a lease cannot be writing any more."""
+def is_gone(path: Path) -> bool:
+    """Whether the owner of a lease cannot be writing any more; no file says nothing of one."""
     lease = Lease.read(path)
     if lease is None:
         return _age(path) > _UNREADABLE_AFTER

@@ -19,6 +19,7 @@ from gmkcf_dask.kernels.digests import DigestTable
 from gmkcf_dask.kernels.duplicates import Comparison
 from gmkcf_dask.kernels.lease import Lease, confirm, writing
 from gmkcf_dask.kernels.manifest import package_versions, vector_digest
+from gmkcf_dask.kernels.scratch import sweep_scratch
 from gmkcf_dask.kernels.specs import parse_kernel
 from gmkcf_dask.kernels.statistics import GatherRowSums, run_here
 from gmkcf_dask.kernels.store import KernelStore
@@ -62,6 +63,7 @@ def repair_store(
     """
     store = open_unchecked(path)
     with writing(path, force=force) as lease:
+        sweep_scratch(path)
         damage = find_damage(store, runner, listen)
         if not damage:
             return Repair(damage, (), 0)

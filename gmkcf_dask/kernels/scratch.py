@@ -1,10 +1,16 @@
-"""A fused kernel on disk, for when it does not fit the workers' memory."""
+"""Fused kernels on disk, for when they do not fit the workers' memory.
+
+Those of a fit live in a hidden folder beside its store, `.NAME.scratch-…`, with a file that says
+whose it is. A fit that is killed leaves it behind; the next one on the store removes it.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +19,120 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
-from gmkcf_dask.errors import DamagedStoreError
-from gmkcf_dask.files import make_folder
+from gmkcf_dask.errors import DamagedStoreError, DiskFullError, InputError
+from gmkcf_dask.files import is_full, links_inside, remove_folder
 from gmkcf_dask.kernels.chunks import read_plain, write_plain
-from gmkcf_dask.plan import Tiling
+from gmkcf_dask.kernels.lease import Alive, claim, is_gone
+from gmkcf_dask.plan import Tiling, human_bytes
+
+OWNER = "owner"
+
+
+class ScratchFolder:
+    """Where the fused kernels of a fit live on disk; it exists only while something is in it.
+
+    Parameters
+    ----------
+    path : Path
+    tiling : Tiling
+    dtype : dtype
+    """
+
+    def __init__(self, path: Path, tiling: Tiling, dtype: np.dtype[Any]) -> None:
+        self.path = path
+        self._tiling = tiling
+        self._dtype = dtype
+        self._held: set[ScratchTiles] = set()
+        self._alive: Alive | None = None
+
+    @classmethod
+    def beside(cls, store: Path, tiling: Tiling, dtype: np.dtype[Any]) -> ScratchFolder:
+        """A new one for a fit on a store."""
+        real = store.resolve()
+        return cls(real.with_name(f".{real.name}.scratch-{uuid4().hex}"), tiling, dtype)
+
+    def create(self) -> ScratchTiles:
+        """A new, empty generation."""
+        if self._alive is None:
+            self._open()
+        tiles = ScratchTiles(str(self.path / f"fused-{uuid4().hex}"), self._tiling, self._dtype)
+        Path(tiles.path).mkdir()
+        self._held.add(tiles)
+        return tiles
+
+    def delete(self, tiles: ScratchTiles) -> None:
+        """Give the space of a generation back, and with the last one the folder."""
+        tiles.delete()
+        self._held.discard(tiles)
+        if not self._held:
+            self._close()
+
+    @contextmanager
+    def told_when_full(self, release: Callable[[], object]) -> Iterator[None]:
+        """A disk without room for a fused kernel: what is there of it goes, the rest is said."""
+        try:
+            yield
+        except OSError as error:
+            if not is_full(error):
+                raise
+            release()
+            self._close()
+            need = self._tiling.n_tiles * self._tiling.block**2 * self._dtype.itemsize
+            free = shutil.disk_usage(self.path.parent).free
+            raise DiskFullError(
+                f"the disk of the scratch folder {self.path} is full: the fused kernel needs up to "
+                f"{human_bytes(need)} and {human_bytes(free)} are free; make room and go on, or "
+                "give more memory"
+            ) from error
+
+    def _open(self) -> None:
+        try:
+            self.path.mkdir(exist_ok=True)
+            self._alive = claim(self.path / OWNER)
+        except OSError as error:
+            if is_full(error):
+                raise
+            raise InputError(
+                f"cannot write scratch space at {self.path}: {error.strerror or error}; put the "
+                "store elsewhere, or give more memory"
+            ) from error
+
+    def _close(self) -> None:
+        if self._held:
+            return
+        if self._alive is not None:
+            self._alive.stop()
+            self._alive = None
+            (self.path / OWNER).unlink(missing_ok=True)
+        with suppress(OSError):  # never made, or somebody else's files are in it
+            self.path.rmdir()
+
+
+def sweep_scratch(store: Path) -> None:
+    """Remove what killed fits left beside a store; never what one has that lives, or may live.
+
+    On this machine an owner is gone when its process is, on others after a long silence. What has
+    no owner, or a link inside, is left alone. Where it cannot be removed it stays.
+    """
+    real = store.resolve()
+    ours = re.compile(rf"\.{re.escape(real.name)}\.scratch-[0-9a-f]{{32}}")
+    with suppress(OSError):
+        for entry in list(os.scandir(real.parent)):
+            if ours.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                folder = Path(entry.path)
+                if is_gone(folder / OWNER) and not any(links_inside(folder)):
+                    _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """The owner's file goes last: what is broken off here is found by the next one."""
+    for entry in list(os.scandir(folder)):
+        if entry.is_dir(follow_symlinks=False):
+            remove_folder(folder, entry.name)
+        elif entry.name != OWNER:
+            Path(entry.path).unlink(missing_ok=True)
+    (folder / OWNER).unlink(missing_ok=True)
+    folder.rmdir()
 
 
 @dataclass(frozen=True)
@@ -30,14 +146,6 @@ class ScratchTiles:
     path: str
     tiling: Tiling
     dtype: np.dtype[Any]
-
-    @classmethod
-    def create(cls, folder: Path, tiling: Tiling, dtype: np.dtype[Any]) -> ScratchTiles:
-        """A new, empty generation inside a folder."""
-        make_folder(folder, "scratch space")
-        path = folder / f"fused-{uuid4().hex}"
-        path.mkdir()
-        return cls(str(path), tiling, dtype)
 
     def _file(self, t: int) -> str:
         return f"{self.path}/{t}"
@@ -64,6 +172,8 @@ class ScratchTiles:
 
     def delete(self) -> None:
         """Give the space back."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        with suppress(OSError):  # other generations still live there
-            Path(self.path).parent.rmdir()
+        # moved first: a task that still writes must not put a file into what is being removed
+        gone = f"{self.path}.gone"
+        with suppress(OSError):
+            Path(self.path).rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)

@@ -4,12 +4,12 @@ On a small file system of its own where one can be mounted; elsewhere the writin
 """
 
 import errno
-import subprocess
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from damage import HERE, request, same_store, store_at
+from faulty import disk_of, mount
 
 from gmkcf_dask.cli import main
 from gmkcf_dask.errors import DiskFullError
@@ -21,22 +21,11 @@ from gmkcf_dask.kernels.store import KernelStore
 N, BLOCK = 400, 32
 
 
-def mount(*arguments):
-    try:
-        return subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode
-    except OSError:
-        return 1
-
-
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of one MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)):
-        pytest.skip("no right to mount a file system here")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with disk_of(tmp_path / "disk", "1m") as folder:
+        yield folder
 
 
 def test_a_full_disk_is_said_and_the_build_goes_on_later(small_disk, tmp_path):
