@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -35,11 +36,11 @@ def small_store(path, n=150, m=3, block=40):
     return build_store(path, request(Ks, "float32", block), Runner())
 
 
-def start(*arguments):
-    """`gmkcf` in a process of its own, in a process group of its own."""
+def start(*arguments, settings=None):
+    """`gmkcf` in a process of its own, in a process group of its own; settings are variables."""
     return subprocess.Popen(
         [sys.executable, "-m", "gmkcf_dask.cli", *map(str, arguments)],
-        env=environment(),
+        env={**environment(), **(settings or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -114,9 +115,57 @@ def kill(process, number=signal.SIGKILL):
         os.kill(process.pid, number)
 
 
+STALL = 8
+"""Seconds for --stall-timeout: a busy machine may take some for the first task."""
+
+
+def short_fit(folder, iterations=40):
+    """The command of a fit without --out and --cluster, and what it finds when nobody disturbs."""
+    small_store(folder / "s.zarr", block=20)
+    fit = ("fit", folder / "s.zarr", *FIT, "--max-iter", iterations)
+    assert run(*fit, *THREADS, "--out", folder / "whole")[0] == 0
+    return fit, outcome(folder / "whole")
+
+
+def goes_on(err):
+    """Run the command that an error ends with, on threads."""
+    (line,) = [line for line in err.splitlines() if line.startswith("to go on: gmkcf ")]
+    words = shlex.split(line.removeprefix("to go on: gmkcf "))
+    assert words[-1] == "--resume"
+    words[words.index("--cluster") + 1] = "threads"
+    for option in ("--workers", "--memory"):
+        if option in words:
+            del words[words.index(option) : words.index(option) + 2]
+    code, said = run(*words)
+    assert code == 0, said
+
+
+def lost_cluster_ends_in_a_checkpoint(folder, hit, number, bound):
+    """Send a signal to some processes of a cluster during a fit: bounded wait, resumed to the same.
+
+    `hit` chooses them, given the scheduler and the list of workers.
+    """
+    fit, expected = short_fit(folder)
+    out = folder / "out"
+    with separate_cluster(folder / "cluster") as (address, scheduler, workers):
+        process = start(*fit, "--out", out, "--cluster", address, "--stall-timeout", STALL)
+        assert wait_until(lambda: serial_of(out), process), process.communicate()[1]
+        for one in hit(scheduler, workers):
+            kill(one, number)
+        begin = time.monotonic()
+        _, err = process.communicate(timeout=2 * bound)
+        assert time.monotonic() - begin < bound
+    assert process.returncode == 5, err
+    goes_on(err)
+    assert outcome(out) == expected
+
+
 @contextmanager
-def separate_cluster(folder, n_workers=2):
-    """A scheduler and workers without nannies, each a process of its own, on loopback."""
+def separate_cluster(folder, n_workers=2, settings=None, last_worker=None):
+    """A scheduler and workers without nannies, each a process of its own, on loopback.
+
+    `settings` are variables for all of them, `last_worker` more of these for the last one.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "scheduler.json"
     host, found = "--host 127.0.0.1", ["--scheduler-file", str(file)]
@@ -124,10 +173,13 @@ def separate_cluster(folder, n_workers=2):
         "distributed.cli.dask_worker --no-nanny --nthreads 1 --no-dashboard --death-timeout 20 "
     )
     worker += host
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment()}
+    variables = {**environment(), **(settings or {})}
+    last = {**variables, **(last_worker or {})}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     begin = [sys.executable, "-m"]
     scheduler = subprocess.Popen(
         [*begin, *f"distributed.cli.dask_scheduler --port 0 --no-dashboard {host}".split(), *found],
+        env=variables,
         **quiet,
     )
     workers = []
@@ -136,9 +188,10 @@ def separate_cluster(folder, n_workers=2):
         workers += [
             subprocess.Popen(
                 [*begin, *worker.split(), *found, "--local-directory", str(folder)],
+                env=last if number == n_workers - 1 else variables,
                 **quiet,
             )
-            for _ in range(n_workers)
+            for number in range(n_workers)
         ]
         yield address_of(file, n_workers), scheduler, workers
     finally:

@@ -5,6 +5,7 @@ import os
 import dask
 import dask.array as da
 import pytest
+from faulty import goes_on, outcome, short_fit, start
 
 from gmkcf_dask.cluster import local_cluster, of_client
 from gmkcf_dask.errors import WorkersKilled
@@ -32,3 +33,45 @@ def test_killed_workers_become_advice():
             runner.retry(lambda: runner.compute(graph()))
     assert len(tried) == 2
     assert WorkersKilled.exit_code == 5
+
+
+GREEDY = """
+import time
+from pathlib import Path
+
+import numpy as np
+
+from gmkcf_dask.engine import tiled
+
+def greedy(*arguments, **options):
+    if Path({out!r}, "checkpoint", "0.json").exists():
+        held = []
+        for _ in range(200):  # 2 GiB, given the time
+            held.append(np.ones(10 << 17))
+            time.sleep(0.01)
+    return real(*arguments, **options)
+
+if tiled._product_of_blocks_task.__name__ != "greedy":  # this file is run more than once
+    real = tiled._product_of_blocks_task
+    tiled._product_of_blocks_task = greedy
+"""
+
+
+@pytest.mark.once
+def test_a_worker_that_really_takes_too_much(tmp_path):
+    """Killed by its nanny in the third iteration: advice, a checkpoint, and the way to go on."""
+    fit, expected = short_fit(tmp_path)
+    out = tmp_path / "out"
+    (tmp_path / "greedy.py").write_text(GREEDY.format(out=str(out)))
+    settings = {
+        "DASK_DISTRIBUTED__WORKER__PRELOAD": str(tmp_path / "greedy.py"),
+        "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0",
+    }
+    where = ("--cluster", "local", "--workers", 1, "--memory", "600MiB", "--stall-timeout", 30)
+    process = start(*fit, *where, "--out", out, settings=settings)
+    _, err = process.communicate(timeout=100)
+    assert process.returncode == 5, err
+    assert "most likely for want of memory: give more memory per worker" in err
+    assert "Traceback" not in err
+    goes_on(err)
+    assert outcome(out) == expected

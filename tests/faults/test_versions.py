@@ -1,6 +1,10 @@
 """Other versions on the cluster than here: refused before any work, with all that differs."""
 
+import os
+import re
+
 import pytest
+from faulty import FIT, environment, run, separate_cluster, small_store
 
 from gmkcf_dask import versions
 from gmkcf_dask.cluster import of_client
@@ -22,3 +26,21 @@ def test_a_mismatch_is_refused(one_worker, monkeypatch, package):
     assert f"({package} {real(package)} on worker tcp://" in sentence
     assert sentence.count(" here") == 1
     assert raised.value.exit_code == 2
+
+
+@pytest.mark.once
+def test_a_worker_with_another_version_installed(tmp_path):
+    """A process of its own that finds another gmkcf-dask; the other worker has the right one."""
+    installed = tmp_path / "other" / "gmkcf_dask-0.0.7.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: gmkcf-dask\nVersion: 0.0.7\n")
+    path = os.pathsep.join([str(installed.parent), environment()["PYTHONPATH"]])
+    fit = ("fit", small_store(tmp_path / "s.zarr").path, *FIT, "--out", tmp_path / "out")
+    with separate_cluster(tmp_path / "cluster", last_worker={"PYTHONPATH": path}) as (address, *_):
+        code, said = run(*fit, "--cluster", address)
+    assert code == 2
+    here = re.escape(versions.version("gmkcf-dask"))
+    named = rf"\(gmkcf-dask 0\.0\.7 on worker tcp://127\.0\.0\.1:\d+, {here} here\)"
+    assert re.search(named, said), said
+    assert len(said.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
