@@ -51,8 +51,13 @@ from gmkcf_dask.plan import (
     tiled_bytes,
 )
 from gmkcf_dask.results.checkpoints import FOLDER as CHECKPOINT
-from gmkcf_dask.results.checkpoints import open_checkpoints, remove_checkpoints
-from gmkcf_dask.results.run import remove_run, write_run
+from gmkcf_dask.results.checkpoints import (
+    has_checkpoint,
+    open_checkpoints,
+    plain,
+    remove_checkpoints,
+)
+from gmkcf_dask.results.run import holds_run, remove_run, write_run
 from gmkcf_dask.results.summary import summarize_clusters
 
 Floats = npt.NDArray[np.float64]
@@ -308,6 +313,26 @@ def is_other_store(path: Path, request: KernelRequest) -> bool:
     return False
 
 
+def is_finished(
+    out: Path,
+    store: KernelStore | None,
+    method: Method,
+    *,
+    seed: int,
+    kernels: Sequence[str] = (MEAN,),
+) -> bool:
+    """Whether `fit_into` of the same has come to its end; refused where another run has.
+
+    Without a store there can be no run of it.
+    """
+    if has_checkpoint(out / CHECKPOINT):
+        return False
+    identity = {"store": None} if store is None else store_identity(store)
+    fingerprint = run_fingerprint(identity, method, seed, kernels)
+    inside = [holds_run(out / name, fingerprint) for name in kernels if len(kernels) > 1]
+    return holds_run(out, fingerprint) or (bool(inside) and all(inside))
+
+
 def fit_into(
     out: Path,
     store: KernelStore,
@@ -353,6 +378,7 @@ def fit_into(
         clusters = watch.time("summary", partial(summarize_clusters, found.labels, features, terms))
         result = _result(store, method, found, plan, resources)
         result |= {
+            "fingerprint": plain(fingerprint),
             "clusters": [asdict(cluster) for cluster in clusters],
             "warnings": notes(),
             "seconds": {stage: round(value, 3) for stage, value in watch.seconds.items()},

@@ -1,7 +1,12 @@
 """A fit that goes on from a checkpoint does what it would have done, to the last bit."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
+from faulty import FIT, THREADS, small_store
+from faulty import run as gmkcf
 from problems import dense, kernels, tiled
 
 from gmkcf_dask import GMKCF, KernelKMeans, KernelSpectralClustering, workflow
@@ -148,3 +153,93 @@ def test_resume_without_a_checkpoint_begins_at_the_beginning(rng, tmp_path, kind
     found = model.fit(X, resume=True).labels_
     np.testing.assert_array_equal(found, kind(3, kernel="rbf_1", random_state=0).fit(X).labels_)
     assert not (tmp_path / "c").exists()
+
+
+# --resume of a run that is finished, as a batch job that is queued again asks for
+
+
+def files(folder):
+    return {
+        path: (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize(
+    "how", [(), ("--method", "kkm", "--kernel", "all"), ("--method", "sc", "--kernel", "all")]
+)
+def test_a_finished_fit_is_left_as_it_is(tmp_path, how):
+    out, store = tmp_path / "out", small_store(tmp_path / "s.zarr").path
+    options = (*FIT, "--max-iter", 4) if not how else ("-k", 3, "--seed", 3)
+    fit = ("fit", store, *options, *how, *THREADS, "--out", out, "--resume")
+    assert gmkcf(*fit)[0] == 0
+    before = files(tmp_path)
+    code, said = gmkcf(*fit)
+    assert (code, len(said.splitlines())) == (0, 1), said
+    assert f"finished: {out}" in said
+    assert files(tmp_path) == before
+    # of several kernels some may be missing: made again, to the same
+    if how:
+        shutil.rmtree(out / "kernel_1")
+        code, said = gmkcf(*fit)
+        assert code == 0, said
+        assert json.loads((out / "kernel_1" / "result.json").read_text())["seed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        (("--seed", 4), "seed (run: 3, asked: 4)"),
+        (("--max-iter", 5), "max_iter (run: 4, asked: 5)"),
+        (("--method", "sc", "--kernel", "all"), "method (run: gmkcf, asked: sc)"),
+    ],
+)
+def test_another_finished_fit_is_refused(tmp_path, other, named):
+    out, store = tmp_path / "out", small_store(tmp_path / "s.zarr").path
+    fit = ("fit", store, "-k", 3, "--seed", 3, *THREADS, "--out", out)
+    first = ("--max-iter", 4)
+    assert gmkcf(*fit, *first)[0] == 0
+    before = files(tmp_path)
+    code, said = gmkcf(*fit, *(() if "sc" in other else first), *other, "--resume")
+    assert code == 2
+    assert named in said, said
+    assert "--overwrite" in said
+    result = json.loads((out / "result.json").read_text())
+    assert files(tmp_path) == before
+    del result["fingerprint"]  # as an earlier version wrote it
+    (out / "result.json").write_text(json.dumps(result))
+    code, said = gmkcf(*fit, *first, "--resume")
+    assert code == 2
+    assert "holds another run" in said
+    (tmp_path / "t").mkdir()
+    other_store = small_store(tmp_path / "t" / "s.zarr").path
+    assert gmkcf("fit", other_store, *fit[2:], *first, "--overwrite")[0] == 0
+    code, said = gmkcf(*fit, *first, "--resume")
+    assert code == 2
+    assert "differs in store (run: " in said
+
+
+def test_a_finished_run_from_its_input_is_left_as_it_is(tmp_path, rng):
+    np.save(tmp_path / "x.npy", blobs(rng))
+    how = ("-k", 3, "--max-iter", 4, *THREADS, "--out", tmp_path / "out")
+    run = ("run", tmp_path / "x.npy", *how, "--resume")
+    assert gmkcf(*run)[0] == 0
+    before = files(tmp_path)
+    code, said = gmkcf(*run)
+    assert (code, len(said.splitlines())) == (0, 1), said
+    assert f"finished: {tmp_path / 'out'}" in said
+    code, said = gmkcf(*run, "--seed", 1)
+    assert code == 2
+    assert "seed (run: 0, asked: 1)" in said
+    assert files(tmp_path) == before
+    np.save(tmp_path / "x.npy", blobs(rng) + 1)
+    code, said = gmkcf(*run)
+    assert code == 2
+    assert "other data" in said
+    (tmp_path / "out" / "store.zarr").rename(tmp_path / "elsewhere")
+    code, said = gmkcf(*run)
+    assert code == 2
+    assert "differs in" in said
+    assert (tmp_path / "out" / "result.json").exists()
+    assert not (tmp_path / "out" / "store.zarr").exists()

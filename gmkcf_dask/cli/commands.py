@@ -120,6 +120,8 @@ def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
     kernels = _kernels(options["kernel"], method, opened.names)
     for name in kernels if len(kernels) > 1 else ():
         check_run_folder(out / name, overwrite=overwrite, resume=resume, inside=out)
+    if resume and _finished(out, opened, method, kernels, options):
+        return
 
     def planned(place: Any) -> Any:
         return workflow.store_plan(opened, method.n_clusters, place)
@@ -143,6 +145,7 @@ def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
 def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **options: Any) -> None:
     """Plan, build and fit in one: from INPUT to clusters."""
     from gmkcf_dask import workflow
+    from gmkcf_dask.kernels.build import find_store
     from gmkcf_dask.results.run import check_run_folder
 
     method = _method(options)
@@ -156,6 +159,8 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
     for name in kernels if len(kernels) > 1 else ():
         check_run_folder(out / name, overwrite=overwrite, resume=resume, inside=out)
     path = store or out / "store.zarr"
+    if resume and _finished(out, find_store(path, request), method, kernels, options):
+        return
     replace = overwrite and store is None and workflow.is_other_store(path, request)
 
     def planned(place: Any) -> Any:
@@ -304,18 +309,27 @@ def _method(options: dict[str, Any]) -> Any:
 
 
 def _resume(method: Any, options: dict[str, Any], *, overwrite: bool) -> bool:
-    """Whether to go on; refused or said where a method keeps no checkpoints."""
+    """Whether to go on; refused where a method keeps no checkpoints but an interval is given."""
     resume: bool = options["resume"]
     if resume and overwrite:
         raise InputError("--resume goes on with a run and --overwrite drops it: choose one")
-    if method.run_type is None:
-        if options["checkpoint_every"] is not None:
-            raise InputError(
-                f"{method.name} is short and keeps no checkpoints: leave --checkpoint-every out"
-            )
-        if resume:
-            click.echo(f"note: {method.name} keeps no checkpoints and begins again", err=True)
+    if method.run_type is None and options["checkpoint_every"] is not None:
+        raise InputError(
+            f"{method.name} is short and keeps no checkpoints: leave --checkpoint-every out"
+        )
     return resume
+
+
+def _finished(
+    out: Path, store: Any, method: Any, kernels: list[str], options: dict[str, Any]
+) -> bool:
+    """Whether there is nothing to go on with, which is said."""
+    from gmkcf_dask.workflow import is_finished
+
+    finished = is_finished(out, store, method, seed=options["seed"], kernels=kernels)
+    if finished:
+        click.echo(f"this run is finished: {out} holds its results, nothing was done")
+    return finished
 
 
 def _kernels(asked: str | None, method: Any, names: tuple[str, ...]) -> list[str]:
@@ -348,7 +362,9 @@ def _fit_and_report(
     from gmkcf_dask.results.checkpoints import FOLDER, has_checkpoint
 
     folder = out / FOLDER
-    if options["resume"] and not has_checkpoint(folder):
+    if options["resume"] and method.run_type is None:
+        click.echo(f"note: {method.name} keeps no checkpoints and begins again", err=True)
+    elif options["resume"] and not has_checkpoint(folder):
         click.echo(f"note: there is no checkpoint in {out}, beginning at the beginning", err=True)
     try:
         with _progress() as progress:

@@ -208,7 +208,8 @@ fit_options = _options(
     click.option(
         "--resume",
         is_flag=True,
-        help="Go on from the checkpoint in --out; without one, from the beginning.",
+        help="Go on from the checkpoint in --out; without one, from the beginning. A run that is "
+        "finished is left as it is, with exit code 0.",
     ),
     click.option(
         "--checkpoint-every",

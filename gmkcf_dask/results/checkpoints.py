@@ -167,13 +167,13 @@ def open_checkpoints(
         remove_checkpoints(folder)
     found = read_checkpoint(folder) if resume else None
     if found is not None:
-        different = differences(found.fingerprint, _plain(dict(fingerprint)))
+        different = differences(found.fingerprint, plain(dict(fingerprint)))
         if different:
             raise InputError(
                 f"the checkpoint in {folder} is of another run, it differs in "
                 f"{'; '.join(different)}: ask for the same, or start anew in another folder"
             )
-    return RunCheckpoints(folder, _plain(dict(fingerprint)), every, found)
+    return RunCheckpoints(folder, plain(dict(fingerprint)), every, found)
 
 
 def has_checkpoint(folder: Path) -> bool:
@@ -219,7 +219,7 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
     return newest
 
 
-def differences(found: Fingerprint, wanted: Fingerprint) -> list[str]:
+def differences(found: Fingerprint, wanted: Fingerprint, what: str = "checkpoint") -> list[str]:
     """The fields in which two fingerprints differ, in words.
 
     >>> differences({"seed": 1, "samples": 9}, {"seed": 2, "samples": 9})
@@ -227,7 +227,7 @@ def differences(found: Fingerprint, wanted: Fingerprint) -> list[str]:
     """
     names = [*wanted, *(name for name in found if name not in wanted)]
     return [
-        f"{name} (checkpoint: {found.get(name)}, asked: {wanted.get(name)})"
+        f"{name} ({what}: {found.get(name)}, asked: {wanted.get(name)})"
         for name in names
         if found.get(name) != wanted.get(name)
     ]
@@ -324,14 +324,14 @@ def _unpack(value: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> Any:
     return value
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A fingerprint as JSON would give it back; arrays by their digest."""
     if isinstance(value, np.ndarray):
         return f"{value.shape} {_digest(np.ascontiguousarray(value).tobytes())}"
     if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
+        return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
+        return [plain(part) for part in value]
     return value.item() if isinstance(value, np.generic) else value
 
 

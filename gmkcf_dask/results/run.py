@@ -15,7 +15,13 @@ import numpy.typing as npt
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.files import check_writable, get, make_folder, npz_bytes, put_atomic
 from gmkcf_dask.redact import redacted_tree
-from gmkcf_dask.results.checkpoints import FOLDER, has_checkpoint
+from gmkcf_dask.results.checkpoints import (
+    FOLDER,
+    Fingerprint,
+    differences,
+    has_checkpoint,
+    plain,
+)
 from gmkcf_dask.security import confined, refuse_link
 
 LABELS, RESULT, FACTORS = "labels.csv", "result.json", "factors.npz"
@@ -26,6 +32,7 @@ def check_run_folder(
 ) -> None:
     """Refuse a folder that holds another run, finished or not, or cannot be written.
 
+    With `resume` it may hold a finished one: whether it is the same is for `holds_run` to say.
     `inside` is the folder it must not lead out of, where its name was made by us.
     """
     if inside is not None:
@@ -43,10 +50,29 @@ def check_run_folder(
         )
     held = [name for name in (RESULT, LABELS, FACTORS) if (path / name).exists()]
     # a run that was allowed to overwrite them is allowed to when it goes on
-    if held and not (overwrite or (resume and begun)):
+    if held and not (overwrite or (resume and (begun or RESULT in held))):
         raise InputError(
             f"{path} holds another run ({', '.join(held)}): choose another folder or --overwrite"
         )
+
+
+def holds_run(path: Path, fingerprint: Fingerprint) -> bool:
+    """Whether a folder holds the results of just this run; refused if they are of another one."""
+    if not (path / RESULT).exists():
+        return False
+    found = read_result(path).get("fingerprint")
+    if not isinstance(found, dict):
+        raise InputError(
+            f"{path} holds another run, which does not say of what: choose another folder or "
+            "--overwrite"
+        )
+    different = differences(found, redacted_tree(plain(fingerprint)), "run")
+    if different:
+        raise InputError(
+            f"{path} holds another run, it differs in {'; '.join(different)}: ask for the same, "
+            "choose another folder or --overwrite"
+        )
+    return (path / LABELS).exists() and (path / FACTORS).exists()
 
 
 def remove_run(path: Path) -> None:
