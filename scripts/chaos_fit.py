@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,22 +96,68 @@ def fit_kills(count: int, seed: int = 0) -> bool:
 
 
 def worker_kills(count: int, seed: int = 0) -> bool:
-    """kill -9 of random workers of a local cluster of three while a fit runs."""
+    """kill -9 of one or two of three workers of a local cluster, at any time of a fit.
+
+    Times are drawn from the duration of an undisturbed run on such a cluster: every fourth one
+    between the workers' start and the first checkpoint, the others between that and the end.
+    Whether a kill came during a task is judged by whether the worker used its processor.
+    """
     dice = random.Random(seed)
+    where = ("--cluster", "local", "--workers", 3, "--memory", "1GiB", "--stall-timeout", 40)
     with _prepared("--max-iter", 12, block=20) as (folder, fit, expected):
+        process = start(*fit, *where, "--out", folder / "undisturbed")
+        _all_workers(process)
+        times = [time.monotonic()]
+        wait_until(lambda: serial_of(folder / "undisturbed"), process)
+        times.append(time.monotonic())
+        code, err = _ended(process)
+        if code != 0:
+            raise SystemExit(f"the undisturbed run failed: {err}")
+        first, rest = times[1] - times[0], time.monotonic() - times[1]
+        print(f"undisturbed: {first:.1f} s to the first checkpoint, {rest:.1f} s from there")
 
         def attempt(number: int) -> str:
             out = folder / f"workers-{number}"
-            where = ("--cluster", "local", "--workers", 3, "--memory", "1GiB")
-            process = start(*fit, *where, "--stall-timeout", 40, "--out", out)
-            assert wait_until(lambda: serial_of(out), process), process.communicate()[1]
-            time.sleep(dice.random())
-            victims = _workers_of(process.pid)
-            if victims:
-                os.kill(dice.choice(victims), signal.SIGKILL)
-            return _same_or_resumed(process, out, expected)
+            process = start(*fit, *where, "--out", out)
+            victims = dice.sample(_all_workers(process), dice.choice([1, 2]))
+            if number % 4:
+                wait_until(lambda: serial_of(out), process)
+            time.sleep(dice.random() * (rest if number % 4 else first))
+            if process.poll() is not None:
+                return f"no kill, it had ended; {_same_or_resumed(process, out, expected)}"
+            when = "after" if serial_of(out) else "before"
+            busy = sum(_computes(pid) for pid in victims)
+            for pid in victims:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            ended = _same_or_resumed(process, out, expected)
+            hit = (
+                f"{len(victims)} killed, {busy} of them during a task, {when} the first checkpoint"
+            )
+            return f"{hit}: {ended}"
 
         return _table("worker kill -9 during fit, 3 workers", count, attempt)
+
+
+def _all_workers(process: Any, n_workers: int = 3) -> list[int]:
+    """The workers of a local cluster, once all are there."""
+    found: list[int] = []
+
+    def there() -> bool:
+        found[:] = _workers_of(process.pid)
+        return len(found) == n_workers
+
+    assert wait_until(there, process), process.communicate()[1]
+    return found
+
+
+def _computes(pid: int) -> bool:
+    """Whether a process uses its processor just now, as a worker does in a task."""
+    import psutil
+
+    with suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).cpu_percent(interval=0.02) > 40)
+    return False
 
 
 def scheduler_kills(count: int, seed: int = 0) -> bool:
