@@ -82,7 +82,7 @@ class WorkersKilled(ClusterLost):
 class ClusterStalled(ClusterLost):
     """No task came to its end for too long."""
 
-    retries = 0
+    retries = 0  # 1 where some workers still answer
 
 
 class CheckpointError(GmkcfError, OSError):

@@ -147,6 +147,10 @@ class Runner:
             self._watch(future)
             # done: what remains is a transfer, from a worker that may have stopped meanwhile
             return future.result(timeout=self.stall_timeout)
+        except TimeoutError as error:
+            if future.status == "error":  # the task's own
+                raise
+            raise self._stalled("a result was not to be had") from error
         finally:
             future.release()
 
@@ -164,12 +168,30 @@ class Runner:
                 if left_now is not None and left_now != left:
                     left, since = left_now, time.monotonic()
                 elif time.monotonic() - since > self.stall_timeout:
-                    raise ClusterStalled(
-                        f"no task came to its end for {self.stall_timeout:g} s: workers are gone, "
-                        "stopped, or paused for want of memory"
-                    ) from None
+                    raise self._stalled("no task came to its end") from None
             else:
                 return
+
+    def _stalled(self, what: str) -> ClusterStalled:
+        """Tried once more where workers still answer: one may wait for another that does not."""
+        stalled = ClusterStalled(
+            f"{what} for {self.stall_timeout:g} s: workers are gone, stopped, or paused for want "
+            "of memory"
+        )
+        stalled.retries = 1 if self._workers_answer() else 0
+        return stalled
+
+    def _workers_answer(self) -> bool:
+        assert self.client is not None
+        recent = self.stall_timeout / 2
+        try:
+            return bool(
+                self.client.run_on_scheduler(
+                    workers_seen, recent, callback_timeout=min(_POLL_SECONDS, recent)
+                )
+            )
+        except (OSError, TimeoutError):
+            return False
 
     def _tasks_left(self, key: str, timeout: float) -> int | None:
         """How many tasks a result still waits for; None where the scheduler does not say."""
@@ -190,6 +212,12 @@ def tasks_left(key: str, dask_scheduler: Any = None) -> int:
             found.add(task)
             asked.extend(task.waiting_on or ())
     return len(found)
+
+
+def workers_seen(seconds: float, dask_scheduler: Any = None) -> int:
+    """On the scheduler: how many workers gave a sign of life within this time."""
+    now = time.time()
+    return sum(now - state.last_seen < seconds for state in dask_scheduler.workers.values())
 
 
 def pin_worker_threads(client: Client) -> None:
