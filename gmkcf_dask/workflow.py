@@ -232,25 +232,6 @@ def _room(store: Path) -> int:
     return free_disk(store)
 
 
-def refuse_equal_rows(X: Matrix) -> None:
-    """All samples equal: there is nothing to tell apart."""
-    if X.shape[0] > 1 and _all_rows_equal(X):
-        raise InputError(
-            f"all {X.shape[0]} samples are equal: there is nothing to cluster, check that the rows "
-            "are the samples"
-        )
-
-
-def _all_rows_equal(X: Matrix) -> bool:
-    if isinstance(X, np.ndarray):
-        return bool((X[0] == X).all())
-    n, counts = X.shape[0], np.diff(X.indptr)
-    if (counts != counts[0]).any():
-        return False
-    rows = X.indices.reshape(n, counts[0]), X.data.reshape(n, counts[0])
-    return all(bool((part == part[0]).all()) for part in rows)
-
-
 def _largest_rows(X: Matrix, edge: int) -> int:
     """Bytes of the largest row block: some documents are books."""
     if isinstance(X, np.ndarray):

@@ -14,13 +14,13 @@ from gmkcf_dask.errors import NumericsWarning
 from gmkcf_dask.graph import Runner, pin_worker_threads
 from gmkcf_dask.plan import GIB
 
-settings.register_profile(
-    "default",
-    max_examples=40,
+_HYPOTHESIS = settings(
     deadline=None,
     derandomize=bool(os.environ.get("CI")),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
+settings.register_profile("default", _HYPOTHESIS, max_examples=40)
+settings.register_profile("few", _HYPOTHESIS, max_examples=10)  # after the whole on another Python
 settings.load_profile("default")
 
 

@@ -166,7 +166,9 @@ def test_the_command_line_wins_over_the_file(features, tmp_path):
     assert gmkcf(*plan, "--memory", "3GiB").exit_code == 0
 
 
-def test_settings_of_the_file_reach_the_workers(features, tmp_path):
+def test_settings_of_the_file_reach_the_workers(features, tmp_path, monkeypatch):
+    # Dask leaves what it set for the workers of an earlier cluster in this process
+    monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
     from gmkcf_dask.cli.options import open_place
 
     file = tmp_path / "cluster.yaml"

@@ -281,10 +281,9 @@ def _echo_duplicates(store: Any) -> None:
 
 
 def _request(input_path: str, options: dict[str, Any]) -> Any:
-    from gmkcf_dask.corpus import TextOptions, read_corpus, warn_about_zero_rows
+    from gmkcf_dask.corpus import TextOptions, read_corpus, refuse_equal_rows, warn_about_zero_rows
     from gmkcf_dask.kernels.request import KernelRequest
     from gmkcf_dask.kernels.specs import resolve_kernels
-    from gmkcf_dask.workflow import refuse_equal_rows
 
     specs = resolve_kernels(options["kernels"])
     columns = ("text_column", "id_column", "label_column", "stop_words", "max_features")

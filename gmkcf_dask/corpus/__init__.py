@@ -12,6 +12,7 @@ from gmkcf_dask.corpus.validate import (
     as_features,
     check_ids,
     check_labels,
+    refuse_equal_rows,
     warn_about_zero_rows,
 )
 
@@ -32,6 +33,7 @@ __all__ = [
     "docstring_corpus",
     "docstring_documents",
     "read_corpus",
+    "refuse_equal_rows",
     "warn_about_zero_rows",
 ]
 

@@ -19,7 +19,7 @@ from sklearn.utils.validation import validate_data
 from gmkcf_dask import workflow
 from gmkcf_dask.cluster import Resources, of_client, threads
 from gmkcf_dask.corpus.model import Corpus
-from gmkcf_dask.corpus.validate import as_features, warn_about_zero_rows
+from gmkcf_dask.corpus.validate import as_features, refuse_equal_rows, warn_about_zero_rows
 from gmkcf_dask.engine.operators import KernelStack
 from gmkcf_dask.errors import DataWarning, InputError, StoreError
 from gmkcf_dask.events import Event, Listener
@@ -34,7 +34,6 @@ from gmkcf_dask.results.checkpoints import has_checkpoint, open_checkpoints, rem
 from gmkcf_dask.workflow import (
     build,
     dense_kernels,
-    refuse_equal_rows,
     request_identity,
     request_plan,
     store_identity,

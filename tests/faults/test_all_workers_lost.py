@@ -2,10 +2,7 @@
 
 import signal
 
-import pytest
 from faulty import lost_cluster_ends_in_a_checkpoint
-
-pytestmark = pytest.mark.once
 
 
 def test_killed(tmp_path):

@@ -12,8 +12,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from chaos_plans import Point, try_point
 
-pytestmark = pytest.mark.once
-
 
 @pytest.mark.parametrize(
     ("point", "expected"),

@@ -9,7 +9,7 @@ from gmkcf_dask import workflow
 from gmkcf_dask.engine.tiled import TiledKernels
 from gmkcf_dask.kernels.scratch import ScratchFolder
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("calm")]
+pytestmark = pytest.mark.usefixtures("calm")
 LEFT = 32 << 10
 """Half of a fused kernel: 10 tiles of 40×40 float32 are 62.5 KiB."""
 

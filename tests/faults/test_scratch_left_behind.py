@@ -16,7 +16,6 @@ from gmkcf_dask.graph import Runner
 from gmkcf_dask.kernels.lease import STALE_AFTER, Lease
 from gmkcf_dask.kernels.scratch import OWNER, ScratchFolder, sweep_scratch
 
-pytestmark = pytest.mark.once
 KILLED = """
 import os, signal, sys
 from gmkcf_dask.engine.tiled import TiledKernels

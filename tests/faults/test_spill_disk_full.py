@@ -16,7 +16,7 @@ from gmkcf_dask.methods.gmkcf import Gmkcf
 from gmkcf_dask.plan import GIB, MIB
 from gmkcf_dask.results.checkpoints import RunCheckpoints, read_checkpoint
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("calm")]
+pytestmark = pytest.mark.usefixtures("calm")
 MEMORY, TARGET = GIB // 2, 512 << 10
 SPILLING = {
     "distributed.worker.memory.target": TARGET / MEMORY,  # a quarter of the fused kernel

@@ -23,7 +23,6 @@ from faulty import (
 from gmkcf_dask.errors import ClusterStalled
 from gmkcf_dask.graph import Runner
 
-pytestmark = pytest.mark.once
 DROPPED_AFTER = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "5s"}
 
 
