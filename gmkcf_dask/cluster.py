@@ -6,12 +6,14 @@ import logging
 import re
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import dask
 import psutil
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 _ADDRESS = re.compile(r"((tcp|tls|ucx|wss?)://)?([^\s/:\[\]]+|\[[^\s\]]+\]):\d+|inproc://\S+")
 CONNECT_SECONDS = 10.0
+_TRIES = 3
+_T = TypeVar("_T")
 LOCAL_CLUSTER_FROM = 5_000
 """Samples from which worker processes pay for their start."""
 
@@ -109,16 +113,16 @@ def of_client(client: Client, stall_timeout: float = STALL_SECONDS) -> Resources
         raise InputError(f"client must be a distributed.Client, not {client!r}")
     if client.status != "running":
         raise ClusterError(f"the Dask client is {client.status}: pass one that is connected")
-    try:
+
+    def prepare() -> list[dict[str, Any]]:
         # with n_workers=-1 all of them are reported, by default only a handful
-        workers = list(client.scheduler_info(n_workers=-1)["workers"].values())
-        if workers:
+        found = list(client.scheduler_info(n_workers=-1)["workers"].values())
+        if found:
             refuse_other_versions(client)
             pin_worker_threads(client)
-    except ClusterError:
-        raise
-    except (OSError, TimeoutError) as error:
-        raise ClusterError(f"the Dask scheduler does not answer: {error}") from error
+        return found
+
+    workers = _patiently(prepare, "the Dask scheduler does not answer")
     if not workers:
         raise ClusterError(
             f"the Dask scheduler at {client.scheduler.address} has no workers: start some first"
@@ -230,25 +234,41 @@ def local_cluster(
             f"localhost:{port}",
         ],
     }
+    start = partial(
+        LocalCluster,
+        n_workers=n_workers,
+        threads_per_worker=1,
+        memory_limit=memory,
+        host="127.0.0.1",
+        protocol="tcp://" if security is None else "tls://",
+        security=security,
+        # without a dashboard a health page remains
+        dashboard_address=f"127.0.0.1:{port}",
+        scheduler_kwargs={"dashboard": access.dashboard},
+        # a failed task is told to the user by the driver, in one sentence
+        silence_logs=logging.CRITICAL,
+    )
     with (
         dask.config.set(settings),
-        LocalCluster(
-            n_workers=n_workers,
-            threads_per_worker=1,
-            memory_limit=memory,
-            host="127.0.0.1",
-            protocol="tcp://" if security is None else "tls://",
-            security=security,
-            # without a dashboard a health page remains
-            dashboard_address=f"127.0.0.1:{port}",
-            scheduler_kwargs={"dashboard": access.dashboard},
-            # a failed task is told to the user by the driver, in one sentence
-            silence_logs=logging.CRITICAL,
-        ) as cluster,
+        _patiently(start, "worker processes cannot be started") as cluster,
         Client(cluster, security=security, set_as_default=False) as client,
     ):
-        ignore_interrupts(client)
+        _patiently(lambda: ignore_interrupts(client), "worker processes do not answer")
         yield client
+
+
+def _patiently(work: Callable[[], _T], sentence: str) -> _T:
+    """Do what fails where a worker dies in the middle of it: its successor may do better."""
+    for attempt in range(_TRIES):
+        try:
+            return work()
+        except ClusterError:
+            raise
+        except (OSError, RuntimeError) as error:  # Dask's own errors of starting and talking
+            if attempt == _TRIES - 1:
+                raise ClusterError(f"{sentence}: {error}") from error
+            time.sleep(1.0)
+    raise AssertionError("unreachable")
 
 
 def _free_port() -> int:

@@ -7,12 +7,14 @@ import time
 import warnings
 
 import numpy as np
+import psutil
 import pytest
 from faulty import small_store
 
-from gmkcf_dask.cluster import local_cluster, of_client
+from gmkcf_dask.cluster import local_cluster, of_client, open_cluster
 from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.engine.tiled import TiledKernels
+from gmkcf_dask.errors import ClusterError
 from gmkcf_dask.events import IterationDone
 from gmkcf_dask.graph import Runner
 from gmkcf_dask.kernels.build import KernelRequest, build_store
@@ -111,3 +113,43 @@ def test_a_kept_result_that_failed_is_made_again(tmp_path, workers, monkeypatch)
         kernel.matmul(Z)
     assert len(lost) == 4, "bounded: once, and three times again"
     kernel.release()
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.8])
+def test_while_the_cluster_starts(seconds):
+    """As soon as there is a worker process, and a moment later: others take its place."""
+    here, known = psutil.Process(), {child.pid for child in psutil.Process().children()}
+    killed = []
+
+    def kill_first():
+        until = time.monotonic() + 60
+        while not killed and time.monotonic() < until:
+            time.sleep(0.01)
+            new = [child for child in here.children() if child.pid not in known]
+            spawned = [child for child in new if "spawn_main" in " ".join(child.cmdline())]
+            if spawned:
+                time.sleep(seconds)
+                spawned[0].kill()
+                killed.append(spawned[0].pid)
+
+    thread = threading.Thread(target=kill_first)
+    thread.start()
+    with open_cluster("local", 10, 2, GIB) as resources:
+        thread.join()
+        assert killed
+        client = resources.runner.client
+        client.wait_for_workers(2, timeout=60)
+        assert killed[0] not in client.run(os.getpid).values()
+
+
+def test_workers_that_cannot_be_started(monkeypatch):
+    def fail(**_):
+        raise RuntimeError("Nanny failed to start.")
+
+    monkeypatch.setattr("distributed.LocalCluster", fail)
+    monkeypatch.setattr("gmkcf_dask.cluster.time.sleep", lambda _: None)
+    with (
+        pytest.raises(ClusterError, match="worker processes cannot be started: Nanny failed"),
+        local_cluster(1, GIB),
+    ):
+        pass
