@@ -11,12 +11,14 @@ A file has a section of ours and, if wanted, Dask's own:
         memory: {spill: 0.8}
 
 so that the same file also serves as a Dask configuration (DASK_CONFIG). Nothing in it names code:
-no Python tags, no preloads.
+there are no Python tags, and of Dask's settings only those are taken that are numbers, times and
+files of certificates.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,8 +34,20 @@ from gmkcf_dask.security import Certificates
 LARGEST_FILE = 1 << 20
 _DEEPEST = 20
 SECTIONS = ("gmkcf", "distributed")
-# Dask would import and run what these name
-_RUNS_CODE = frozenset({"preload", "preload-argv", "plugin", "plugins", "serializers"})
+# Many others would make Dask import what they name: preloads, routes, policies, environments
+_TAKEN = re.compile(
+    r"distributed\.("
+    r"worker\.(memory|lifetime|connections|transfer|http\.max_header_size)\b"
+    r"|scheduler\.(allowed-failures|bandwidth|default-task-durations|idle-timeout|worker-ttl"
+    r"|no-workers-timeout|work-stealing|work-stealing-interval|worker-saturation)$"
+    r"|comm\.(timeouts|retry|tls|require-encryption|default-scheme|compression|offload|shard"
+    r"|socket-backlog|zstd)\b"
+    r"|admin\.tick\b|deploy\.lost-worker-timeout$|nanny\.pre-spawn-environ$)"
+)
+# what the allocator and the mathematical libraries read; PYTHONPATH or LD_PRELOAD would be code
+_VARIABLE = re.compile(
+    r"(MALLOC_[A-Z_]+|(OMP|OPENBLAS|MKL|BLIS|NUMEXPR|VECLIB_MAXIMUM)_(NUM_)?THREADS|OMP_[A-Z_]+)"
+)
 
 
 @dataclass(frozen=True)
@@ -198,17 +212,33 @@ def _dask_settings(found: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def _walk(value: Any, known: Any, name: str, into: dict[str, Any], path: Path) -> None:
     if not isinstance(known, dict) or not known or name.endswith("environ"):
-        into[name] = value  # a value, or a table of the user's own names
+        _refuse_code(name, value, path)
+        into[name] = value
         return
     if not isinstance(value, dict):
         raise InputError(f"{path}: {name} must be a section, not {_shown(value)}")
     names = {str(key).replace("_", "-"): key for key in known}
     for key, part in value.items():
         plain = str(key).replace("_", "-")
-        if plain in _RUNS_CODE:
-            raise InputError(f"{path}: {name}.{key} would run code, which a file may not ask for")
         _refuse_unknown({plain: part}, names, path, name)
         _walk(part, known[names[plain]], f"{name}.{plain}", into, path)
+
+
+def _refuse_code(name: str, value: Any, path: Path) -> None:
+    if not _TAKEN.match(name):
+        raise InputError(
+            f"{path}: {name} is not taken from a file, as much of Dask's configuration can run "
+            "code: set it in Dask's own"
+        )
+    if name.endswith("environ"):
+        if not isinstance(value, dict):
+            raise InputError(f"{path}: {name} must be a section, not {_shown(value)}")
+        for variable, content in value.items():
+            if not _VARIABLE.fullmatch(str(variable)) or not isinstance(content, str | int):
+                raise InputError(
+                    f"{path}: {name}.{str(variable)[:60]} is not taken from a file: it has to be a "
+                    "number for the allocator or for threads of BLAS"
+                )
 
 
 # reading

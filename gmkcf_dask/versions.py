@@ -15,7 +15,7 @@ from gmkcf_dask.errors import ClusterError
 if TYPE_CHECKING:
     from distributed import Client
 
-PACKAGES = ("gmkcf-dask", "dask", "distributed", "numpy", "zarr")
+PACKAGES = ("gmkcf-dask", "dask", "distributed", "numpy", "scipy", "zarr")
 
 
 def installed_versions() -> dict[str, str]:

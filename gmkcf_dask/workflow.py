@@ -330,7 +330,8 @@ def fit_into(
     """Fit on a store and write the run folder; returns clusterings and what result.json holds.
 
     With several kernels there is a run folder for each inside `out`. Until all are written there
-    is a checkpoint in `out`, from which a later call goes on with `resume`.
+    is a checkpoint in `out`, from which a later call goes on with `resume`. Of two that write to
+    one folder the second is refused by `kernels.lease.owning`, which is for the caller to hold.
     """
     watch = watch or Stopwatch({})
     method.check_samples(store.n_samples)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -1077,3 +1078,28 @@ def test_a_client_that_was_closed(tmp_path, nothing_written):
         pass
     model = GMKCF(K, kernels="rbf_1", store=tmp_path / "s.zarr", client=client)
     raised(lambda: model.fit(features()), ClusterError)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--stall-timeout", "nan"), ("--stall-timeout", "inf"), ("--memory", "1e400")],
+)
+def test_numbers_that_are_none(option, value, x_file):
+    done = gmkcf("plan", x_file, "-k", K, option, value)
+    assert done.exit_code == 2
+    assert "Traceback" not in done.output
+    assert f"Invalid value for '{option}'" in done.output
+
+
+def test_a_run_folder_that_is_a_link_to_nowhere(x_file, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    sentence = refused("run", x_file, "-k", K, "--out", tmp_path / "link", *THREADS)
+    assert "leads nowhere" in sentence
+
+
+def test_a_path_that_is_text_in_no_encoding(x_file, tmp_path):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/d\xe9"))
+    done = gmkcf("run", x_file, *FIT, *KERNELS, *THREADS, "--out", folder)
+    assert done.exit_code == 0, done.output
+    known = json.loads((folder / "result.json").read_bytes())["store"]
+    assert Path(known) == folder / "store.zarr"

@@ -29,7 +29,7 @@ def test_local():
         gmkcf: {kind: local, workers: 3, memory: 2GiB, dashboard: true, stall-timeout: 10m}
         distributed:
           worker: {memory: {spill: 0.8}}
-          nanny: {pre-spawn-environ: {MALLOC_TRIM_THRESHOLD_: 1, MY_OWN: x}}
+          nanny: {pre-spawn-environ: {MALLOC_TRIM_THRESHOLD_: 1, OMP_NUM_THREADS: 2}}
         """
     )
     assert (found.kind, found.where, found.workers, found.memory) == ("local", "local", 3, 2 << 30)
@@ -37,7 +37,7 @@ def test_local():
     assert found.stall_timeout == 600.0
     assert found.settings == {
         "distributed.worker.memory.spill": 0.8,
-        "distributed.nanny.pre-spawn-environ": {"MALLOC_TRIM_THRESHOLD_": 1, "MY_OWN": "x"},
+        "distributed.nanny.pre-spawn-environ": {"MALLOC_TRIM_THRESHOLD_": 1, "OMP_NUM_THREADS": 2},
     }
 
 
@@ -90,12 +90,21 @@ def test_address_with_certificates_beside_the_file():
         ("gmkcf: {kind: local}\ndistributed: {worker: 1}", "distributed.worker must be a section"),
         (
             "gmkcf: {kind: local}\ndistributed: {worker: {preload: [x]}}",
-            "distributed.worker.preload would run code",
+            "distributed.worker.preload is not taken from a file",
         ),
-        (
-            "gmkcf: {kind: local}\ndistributed: {scheduler: {preload_argv: [x]}}",
-            "would run code",
+        *(
+            (f"gmkcf: {{kind: local}}\ndistributed: {section}", "is not taken from a file")
+            for section in (
+                "{scheduler: {preload_argv: [x]}}",
+                "{scheduler: {http: {routes: [x]}}}",
+                "{scheduler: {active-memory-manager: {policies: [{class: x}]}}}",
+                "{nanny: {pre-spawn-environ: {PYTHONPATH: x}}}",
+                "{nanny: {pre-spawn-environ: {LD_PRELOAD: x}}}",
+                "{nanny: {environ: {MALLOC_ARENA_MAX: 1}}}",
+                "{nanny: {pre-spawn-environ: {MALLOC_ARENA_MAX: [1]}}}",
+            )
         ),
+        ("gmkcf: {kind: local}\ndistributed: {nanny: {pre-spawn-environ: 1}}", "must be a section"),
     ],
 )
 def test_what_is_wrong_is_said(text, sentence):
@@ -176,7 +185,7 @@ def test_settings_of_the_file_reach_the_workers(features, tmp_path, monkeypatch)
         "gmkcf: {kind: local, workers: 1, memory: 1GiB}\n"
         "distributed:\n"
         "  worker: {memory: {spill: 0.55}}\n"
-        "  nanny: {pre-spawn-environ: {MALLOC_TRIM_THRESHOLD_: 12345, MY_OWN: x}}\n"
+        "  nanny: {pre-spawn-environ: {MALLOC_TRIM_THRESHOLD_: 12345, MALLOC_ARENA_MAX: 3}}\n"
     )
     names = ("tls_ca", "tls_cert", "tls_key", "workers", "memory", "stall_timeout")
     options = dict.fromkeys(names) | {"cluster": str(file), "insecure": False, "dashboard": False}
@@ -184,7 +193,9 @@ def test_settings_of_the_file_reach_the_workers(features, tmp_path, monkeypatch)
     def asked():
         import os
 
-        environment = {name: os.environ.get(name) for name in ("MALLOC_TRIM_THRESHOLD_", "MY_OWN")}
+        environment = {
+            name: os.environ.get(name) for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_ARENA_MAX")
+        }
         return environment | {
             "spill": dask.config.get("distributed.worker.memory.spill"),
             "threads": os.environ["OMP_NUM_THREADS"],
@@ -195,7 +206,7 @@ def test_settings_of_the_file_reach_the_workers(features, tmp_path, monkeypatch)
         (found,) = resources.runner.client.run(asked).values()
     assert found == {
         "MALLOC_TRIM_THRESHOLD_": "12345",
-        "MY_OWN": "x",
+        "MALLOC_ARENA_MAX": "3",
         "spill": 0.55,
         "threads": "1",
     }

@@ -27,7 +27,7 @@ from gmkcf_dask.cli.options import (
 )
 from gmkcf_dask.cli.report import report_many, report_one
 from gmkcf_dask.cli.signals import or_interrupt
-from gmkcf_dask.errors import InputError, NotPositiveError
+from gmkcf_dask.errors import InputError, NotPositiveError, StoreBusyError
 from gmkcf_dask.plan import human_bytes
 from gmkcf_dask.redact import redacted
 
@@ -358,6 +358,7 @@ def _fit_and_report(
     seconds: dict[str, float],
 ) -> None:
     from gmkcf_dask import workflow
+    from gmkcf_dask.kernels.lease import owning
     from gmkcf_dask.results.checkpoints import FOLDER, has_checkpoint
 
     folder = out / FOLDER
@@ -366,7 +367,7 @@ def _fit_and_report(
     elif options["resume"] and not has_checkpoint(folder):
         click.echo(f"note: there is no checkpoint in {out}, beginning at the beginning", err=True)
     try:
-        with _progress() as progress:
+        with owning(out), _progress() as progress:
             found = workflow.fit_into(
                 out,
                 store,
@@ -379,7 +380,7 @@ def _fit_and_report(
                 checkpoint_every=options["checkpoint_every"],
                 resume=options["resume"],
             )
-    except (InputError, NotPositiveError):
+    except (InputError, NotPositiveError, StoreBusyError):
         raise  # going on would end there again
     except BaseException:
         click.get_current_context().find_root().obj.resumable = has_checkpoint(folder)

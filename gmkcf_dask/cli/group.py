@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 import sys
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import click
 
 from gmkcf_dask.cli.signals import signals_interrupt
 from gmkcf_dask.errors import GmkcfError
-from gmkcf_dask.redact import redacted
+from gmkcf_dask.redact import redacted, without_user_info
 
 
 @dataclass
@@ -27,7 +28,7 @@ class Told:
         if self.resumable:
             words = [word for word in words if word not in ("--overwrite", "--resume")]
             words.append("--resume")
-        return shlex.join(["gmkcf", *words])
+        return without_user_info(shlex.join(["gmkcf", *words]))
 
 
 class Group(click.Group):
@@ -38,6 +39,9 @@ class Group(click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # names of files may be text in no encoding; not to be able to print one is no failure
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
             with signals_interrupt():
                 return super().invoke(ctx)

@@ -22,11 +22,17 @@ def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int
         return None
     try:
         amount = int(parse_bytes(value))
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, OverflowError):
         amount = 0
     if amount < 1:
         raise click.BadParameter(f"{value!r} is not an amount of memory, such as 2GiB")
     return amount
+
+
+def _finite(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not 0 < value < float("inf"):
+        raise click.BadParameter(f"{value} is not a number of seconds above 0, such as 600")
+    return value
 
 
 def _options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
@@ -83,7 +89,8 @@ cluster_options = _options(
     ),
     click.option(
         "--stall-timeout",
-        type=click.FloatRange(min=0, min_open=True),
+        type=float,
+        callback=_finite,
         help="Seconds without any progress after which a cluster is given up.  [default: "
         f"{STALL_SECONDS:g}]",
     ),

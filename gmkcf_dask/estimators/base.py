@@ -24,13 +24,19 @@ from gmkcf_dask.engine.operators import KernelStack
 from gmkcf_dask.errors import DataWarning, InputError, StoreError
 from gmkcf_dask.events import Event, Listener
 from gmkcf_dask.files import check_writable
+from gmkcf_dask.kernels.lease import owning
 from gmkcf_dask.kernels.request import KernelRequest
 from gmkcf_dask.kernels.specs import precomputed_specs, resolve_kernels
 from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.methods.base import Method
 from gmkcf_dask.methods.registry import make_method, parameters_of
 from gmkcf_dask.progress import Progress
-from gmkcf_dask.results.checkpoints import has_checkpoint, open_checkpoints, remove_checkpoints
+from gmkcf_dask.results.checkpoints import (
+    check_interval,
+    has_checkpoint,
+    open_checkpoints,
+    remove_checkpoints,
+)
 from gmkcf_dask.workflow import (
     build,
     dense_kernels,
@@ -79,6 +85,8 @@ PARAMETERS = """
         methods are short and keep none): written as often as it takes a twentieth of the time, and
         when a fit is broken off; gone when it is done. `fit(X, resume=True)` goes on from there, to
         the same bits. Needs a whole number as random_state.
+    checkpoint_every : int, optional
+        Iterations between two of them, instead of a share of the time.
     verbose : int, default=0
         Above 0, progress on standard error."""
 
@@ -113,6 +121,7 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
     client: Client | None = None
     callbacks: Sequence[Callable[[Event], object]] | None = None
     checkpoint_dir: str | Path | None = None
+    checkpoint_every: int | None = None
     verbose: int = 0
 
     @abstractmethod
@@ -162,11 +171,12 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
                 (found,) = workflow.fit(stack, method, [seed], kernels, listen)
             else:
                 fingerprint = workflow.run_fingerprint(identity(), method, seed, kernels)
-                folder = Path(self.checkpoint_dir)
-                kept = open_checkpoints(folder, fingerprint, resume=resume)
-                with kept.until_done():
-                    (found,) = workflow.fit(stack, method, [seed], kernels, listen, kept)
-                remove_checkpoints(folder)
+                folder, every = Path(self.checkpoint_dir), self.checkpoint_every
+                with owning(folder):  # being asked to end unwinds to here, too
+                    kept = open_checkpoints(folder, fingerprint, every, resume=resume)
+                    with kept.until_done():
+                        (found,) = workflow.fit(stack, method, [seed], kernels, listen, kept)
+                    remove_checkpoints(folder)
         finally:
             close()
         self.labels_ = found.labels
@@ -221,7 +231,10 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
         if self.checkpoint_dir is None:
             if resume:
                 raise InputError("resume=True needs checkpoint_dir, the folder to go on from")
+            if self.checkpoint_every is not None:
+                raise InputError("checkpoint_every needs checkpoint_dir, the folder to write to")
             return
+        check_interval(self.checkpoint_every)
         if not isinstance(self.random_state, numbers.Integral):
             raise InputError("checkpoint_dir needs a whole number as random_state: it must be told")
         folder = Path(self.checkpoint_dir)

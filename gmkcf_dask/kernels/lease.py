@@ -118,12 +118,32 @@ def writing(store: Path, *, force: bool = False) -> Iterator[Lease]:
     StoreBusyError
         Another writer holds it; says who and since when.
     """
-    path, lease = lease_path(store), Lease.mine()
-    _acquire(path, lease, store, force=force)
+    with _held(store, force=force) as lease:
+        _sweep(store)
+        yield lease
+
+
+@contextmanager
+def owning(folder: Path) -> Iterator[None]:
+    """Be the only one who writes results into a folder; from an owner that is gone it is taken.
+
+    Raises
+    ------
+    StoreBusyError
+        Another process does; says which and since when.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _held(folder, force=True):
+        yield
+
+
+@contextmanager
+def _held(place: Path, *, force: bool) -> Iterator[Lease]:
+    path, lease = lease_path(place), Lease.mine()
+    _acquire(path, lease, place, force=force)
     alive = Alive(path)
     try:
         with _signals_as_exceptions():
-            _sweep(store)
             yield lease
     finally:
         alive.stop()

@@ -92,8 +92,7 @@ class RunCheckpoints:
         every: int | None = None,
         resumed: Checkpoint | None = None,
     ) -> None:
-        if every is not None and (isinstance(every, bool) or every < 1):
-            raise InputError(f"checkpoints are every 1 or more iterations, not {every!r}")
+        check_interval(every)
         self.folder = folder
         self.resumed = None if resumed is None else resumed.state
         self.earlier_notes = () if resumed is None else resumed.notes
@@ -154,6 +153,12 @@ class RunCheckpoints:
         except BaseException:
             self.write()
             raise
+
+
+def check_interval(every: object) -> None:
+    """Refuse what cannot be a number of iterations between checkpoints."""
+    if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+        raise InputError(f"checkpoints are every 1 or more iterations, not {every!r}")
 
 
 def open_checkpoints(
@@ -337,7 +342,7 @@ def plain(value: Any) -> Any:
 
 def _dump(body: Mapping[str, Any]) -> bytes:
     # the same text for the same content, so that a digest can be taken again
-    return json.dumps(body, indent=1, sort_keys=True, ensure_ascii=False).encode()
+    return json.dumps(body, indent=1, sort_keys=True).encode()
 
 
 def _digest(content: bytes) -> str:

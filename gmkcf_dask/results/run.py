@@ -39,6 +39,8 @@ def check_run_folder(
         confined(path, inside)
     if overwrite:
         refuse_link(path, "a run")
+    if path.is_symlink() and not path.exists():
+        raise InputError(f"{path} is a link that leads nowhere: choose a folder for the run")
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file: choose a folder for the run")
     check_writable(path, "the run")
@@ -103,8 +105,8 @@ def write_run(
     rows.writerows(zip(ids, labels.tolist(), strict=True))
     put_atomic(path / LABELS, text.getvalue().encode())
     put_atomic(path / FACTORS, npz_bytes(factors))
-    content = json.dumps(redacted_tree(result), indent=1, ensure_ascii=False)
-    put_atomic(path / RESULT, content.encode())
+    # in ASCII: the path of a store need not be text in any encoding
+    put_atomic(path / RESULT, json.dumps(redacted_tree(result), indent=1).encode())
 
 
 def read_result(path: Path) -> dict[str, Any]:

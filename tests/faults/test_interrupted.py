@@ -3,13 +3,18 @@
 import os
 import shlex
 import signal
+import subprocess
+import sys
 from contextlib import suppress
 
 import pytest
-from faulty import outcome, run, serial_of, small_store, start, wait_until
+from faulty import environment, outcome, run, serial_of, small_store, start, wait_until
 
+from gmkcf_dask import GMKCF
 from gmkcf_dask.cli.signals import Interrupted, or_interrupt, signals_interrupt
+from gmkcf_dask.errors import InputError
 from gmkcf_dask.events import StageProgress, ignore
+from gmkcf_dask.results.checkpoints import read_checkpoint
 
 LONG = ("-k", "3", "--tol", "0", "--max-iter", "200", "--seed", "3")
 
@@ -59,3 +64,43 @@ def test_a_signal_that_was_swallowed_is_raised_after_the_iteration():
     assert raised.value.exit_code == 143
     with signals_interrupt():
         listen(event)
+
+
+ESTIMATOR = """
+import sys
+from gmkcf_dask import GMKCF
+from gmkcf_dask.kernels.store import KernelStore
+model = GMKCF(3, tol=0.0, max_iter=3000, random_state=0, checkpoint_dir=sys.argv[2],
+              checkpoint_every=1000, callbacks=[lambda event: print(event.iteration, flush=True)])
+model.fit(KernelStore.open(sys.argv[1]))
+"""
+
+
+def test_an_estimator_that_is_asked_to_end_leaves_a_checkpoint(tmp_path):
+    store, folder = tmp_path / "s.zarr", tmp_path / "kept"
+    small_store(store)
+    process = subprocess.Popen(
+        [sys.executable, "-c", ESTIMATOR, str(store), str(folder)],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    for line in process.stdout:
+        if int(line) == 20:  # long before one is due
+            process.terminate()
+            break
+    process.stdout.read()
+    process.wait(timeout=60)
+    process.stdout.close()
+    assert process.returncode == 143
+    assert read_checkpoint(folder).serial == 1
+    assert [entry.name for entry in tmp_path.iterdir() if "lease" in entry.name] == []
+
+
+@pytest.mark.parametrize(("every", "sentence"), [(0, "1 or more"), (2.5, "1 or more")])
+def test_intervals_that_are_none(tmp_path, every, sentence):
+    model = GMKCF(2, random_state=0, checkpoint_dir=tmp_path, checkpoint_every=every)
+    with pytest.raises(InputError, match=sentence):
+        model.fit([[1.0], [2.0], [3.0]])
+    with pytest.raises(InputError, match="needs checkpoint_dir"):
+        GMKCF(2, random_state=0, checkpoint_every=2).fit([[1.0], [2.0], [3.0]])

@@ -460,6 +460,12 @@ SECRETS = {
     "API-KEY: hunter2": "API-KEY: ***",
     "kernel rbf_1: 5 of 6 tiles": "kernel rbf_1: 5 of 6 tiles",
     "monkey business: none": "monkey business: none",
+    "?key=hunter2": "?key=***",
+    "there is no kernel store at turkey: check the path": "there is no kernel store at turkey: "
+    "check the path",
+    "there is no kernel store at key: check the path": "there is no kernel store at key: check the "
+    "path",
+    "nothing at runs/key=5/store.zarr": "nothing at runs/key=5/store.zarr",
 }
 
 
@@ -475,6 +481,9 @@ def test_secrets_are_struck_out_of_results(tmp_path):
     text = (tmp_path / "run" / "result.json").read_text()
     assert "hunter2" not in text
     assert json.loads(text)["plan"]["n"][0] == 1
+    result = {"store": "/data/key=5/s.zarr", "kernel_weights": {"token": 0.25, "api_key": 0.75}}
+    write_run(tmp_path / "run", ("a",), np.array([0]), {}, result)
+    assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
     assert redacted_tree({"n_samples": 3, "kernels": ("a",)}) == {"n_samples": 3, "kernels": ["a"]}
 
 

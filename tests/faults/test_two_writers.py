@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from damage import HERE, ROOT, content, flip, request, same_store, start_build, store_at, tile_files
+from faulty import run, serial_of, small_store, start, wait_until
 from problems import fit_gmkcf
 
 from gmkcf_dask.cli import main
@@ -293,3 +294,24 @@ def test_damage_by_hand_while_building_is_noticed_before_complete(tmp_path):
     assert repair_store(path, HERE).left == ()
     store_at(tmp_path / "clean.zarr")
     assert same_store(path, tmp_path / "clean.zarr")
+
+
+# two runs into one folder
+
+
+def test_of_two_fits_into_one_folder_the_second_is_told(tmp_path):
+    store, out = tmp_path / "s.zarr", tmp_path / "out"
+    small_store(store)
+    fit = ("fit", store, "-k", 3, "--tol", 0, "--cluster", "threads", "--out", out)
+    first = start(*fit, "--max-iter", 2000, "--checkpoint-every", 2, "--seed", 1)
+    assert wait_until(lambda: serial_of(out), first)
+    code, said = run(*fit, "--max-iter", 3, "--seed", 2, "--overwrite")
+    assert code == 2
+    assert f"{out} is being written by process {first.pid}" in said
+    first.kill()
+    first.communicate()
+    # the owner is gone: the folder is free for whoever comes next
+    code, said = run(*fit, "--max-iter", 3, "--seed", 2, "--overwrite")
+    assert code == 0, said
+    assert json.loads((out / "result.json").read_text())["seed"] == 2
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["out", "s.zarr"]
