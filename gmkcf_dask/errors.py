@@ -23,6 +23,17 @@ class InputError(GmkcfError, ValueError):
     """The input, an option or an output path cannot be used as it is."""
 
 
+class HopelessError(GmkcfError):
+    """The same run would end here again, however often: there is nothing to go on to.
+
+    Only this drops checkpoints. Whatever else ends a fit may be over the next time.
+    """
+
+
+class HopelessInputError(HopelessError, InputError):
+    """Found while fitting: the kernels or options of this run cannot be used as they are."""
+
+
 class DamagedCheckpointError(InputError):
     """What a checkpoint holds cannot be where a run like this one stood."""
 
@@ -53,7 +64,13 @@ class DiskFullError(GmkcfError, OSError):
     exit_code = 3
 
 
-class NotPositiveError(GmkcfError, ArithmeticError):
+class ScratchError(GmkcfError, OSError):
+    """Fused kernels cannot be kept on disk now; the iterations until then are."""
+
+    exit_code = 5
+
+
+class NotPositiveError(HopelessError, ArithmeticError):
     """The objective fell below zero: the fused kernel is too far from positive semi-definite."""
 
 

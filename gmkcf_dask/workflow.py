@@ -22,7 +22,7 @@ from gmkcf_dask.engine.dense import DEFAULT_BLOCK, DenseKernels
 from gmkcf_dask.engine.operators import KernelStack, error_floor
 from gmkcf_dask.engine.tiled import TiledKernels
 from gmkcf_dask.engine.tiles import MemoryTiles
-from gmkcf_dask.errors import InputError, PlanRefused, StoreError
+from gmkcf_dask.errors import HopelessInputError, PlanRefused, StoreError
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.kernels.build import build_store, build_tiles, find_store
 from gmkcf_dask.kernels.lease import writing
@@ -120,7 +120,7 @@ def refuse_extremes(stack: KernelStack) -> None:
     for name, trace in zip(stack.names, stack.traces, strict=True):
         mean = trace / stack.n_samples
         if not (mean > SMALLEST_DIAGONAL[precision] and trace < LARGEST_TRACE[precision]):
-            raise InputError(
+            raise HopelessInputError(
                 f"kernel {name} has a mean diagonal of {mean:.3g}, which must be positive and "
                 f"neither too small nor too large for products in {precision}: scale it to [0, 1], "
                 "or leave it out"

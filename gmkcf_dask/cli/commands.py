@@ -27,7 +27,7 @@ from gmkcf_dask.cli.options import (
 )
 from gmkcf_dask.cli.report import report_many, report_one
 from gmkcf_dask.cli.signals import or_interrupt
-from gmkcf_dask.errors import InputError, NotPositiveError, StoreBusyError
+from gmkcf_dask.errors import HopelessError, InputError, StoreBusyError
 from gmkcf_dask.plan import human_bytes
 from gmkcf_dask.redact import redacted
 
@@ -380,8 +380,8 @@ def _fit_and_report(
                 checkpoint_every=options["checkpoint_every"],
                 resume=options["resume"],
             )
-    except (InputError, NotPositiveError, StoreBusyError):
-        raise  # going on would end there again
+    except (HopelessError, InputError, StoreBusyError):
+        raise  # the same command would end there again; what InputError leaves waits for another
     except BaseException:
         click.get_current_context().find_root().obj.resumable = has_checkpoint(folder)
         raise

@@ -19,7 +19,7 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
-from gmkcf_dask.errors import DamagedStoreError, DiskFullError, InputError
+from gmkcf_dask.errors import DamagedStoreError, DiskFullError, ScratchError
 from gmkcf_dask.files import is_full, links_inside, remove_folder
 from gmkcf_dask.kernels.chunks import read_plain, write_plain
 from gmkcf_dask.kernels.lease import Alive, claim, is_gone
@@ -53,10 +53,19 @@ class ScratchFolder:
 
     def create(self) -> ScratchTiles:
         """A new, empty generation."""
-        if self._alive is None:
-            self._open()
         tiles = ScratchTiles(str(self.path / f"fused-{uuid4().hex}"), self._tiling, self._dtype)
-        Path(tiles.path).mkdir()
+        try:
+            if self._alive is None:
+                self._open()
+            Path(tiles.path).mkdir()
+        except OSError as error:
+            if is_full(error):
+                raise
+            # not bad input: a fit that ran until now can go on once the place is back
+            raise ScratchError(
+                f"cannot write scratch space at {self.path}: {error.strerror or error}; bring the "
+                "place back and go on, put the store elsewhere, or give more memory"
+            ) from error
         self._held.add(tiles)
         return tiles
 
@@ -86,16 +95,8 @@ class ScratchFolder:
             ) from error
 
     def _open(self) -> None:
-        try:
-            self.path.mkdir(exist_ok=True)
-            self._alive = claim(self.path / OWNER)
-        except OSError as error:
-            if is_full(error):
-                raise
-            raise InputError(
-                f"cannot write scratch space at {self.path}: {error.strerror or error}; put the "
-                "store elsewhere, or give more memory"
-            ) from error
+        self.path.mkdir(exist_ok=True)
+        self._alive = claim(self.path / OWNER)
 
     def _close(self) -> None:
         if self._held:

@@ -21,7 +21,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from gmkcf_dask.blas import one_blas_thread
 from gmkcf_dask.engine.operators import KernelStack
-from gmkcf_dask.errors import InputError
+from gmkcf_dask.errors import HopelessInputError, InputError
 from gmkcf_dask.events import IterationDone, Listener, ignore
 from gmkcf_dask.methods import forms
 from gmkcf_dask.methods.base import (
@@ -103,7 +103,7 @@ class Rmkkm(MultipleKernelMethod):
         self.check_samples(stack.n_samples)
         refuse_many_seeds(seeds, checkpoints)
         if np.log(len(stack.names)) / self.gamma > np.log(LARGEST):
-            raise InputError(
+            raise HopelessInputError(
                 f"gamma={self.gamma:g} is too small for {len(stack.names)} kernels: equal weights "
                 "would be m^(-1/gamma), which no number can hold; choose a larger gamma"
             )

@@ -20,7 +20,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from gmkcf_dask.engine.operators import FusedKernel
-from gmkcf_dask.errors import InputError
+from gmkcf_dask.errors import HopelessInputError, InputError
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.methods.assign import kmeans_labels
 from gmkcf_dask.methods.base import Floats, Labels, SingleKernelMethod, check_whole
@@ -131,7 +131,7 @@ def laplacian_of(kernel: FusedKernel, laplacian: Laplacian) -> Steps[tuple[Matri
     alone = (degrees == 0) & kernel.nonnegative  # a row of zeros: a sample with no neighbours
     wrong = np.flatnonzero((degrees <= 0) & ~alone)
     if len(wrong):
-        raise InputError(
+        raise HopelessInputError(
             f"row {wrong[0]} of {kernel.label} sums to {degrees[wrong[0]]:.3g}, and {len(wrong)} "
             "rows have a sum that is not positive: normalised cuts need positive degrees, scale "
             "the kernel to [0, 1]"

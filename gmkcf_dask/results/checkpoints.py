@@ -29,8 +29,8 @@ from gmkcf_dask.errors import (
     CheckpointError,
     DamagedCheckpointError,
     DataWarning,
+    HopelessError,
     InputError,
-    NotPositiveError,
 )
 from gmkcf_dask.files import get, npz_bytes, put_atomic
 
@@ -147,8 +147,8 @@ class RunCheckpoints:
             yield
         except DamagedCheckpointError:
             raise  # the other generation may be whole
-        except (NotPositiveError, InputError):
-            remove_checkpoints(self.folder)  # it would end there again
+        except HopelessError:
+            remove_checkpoints(self.folder)  # no other error says that going on is of no use
             raise
         except BaseException:
             self.write()
