@@ -29,6 +29,7 @@ from gmkcf_dask.kernels.metadata import (
     part_layout,
 )
 from gmkcf_dask.plan import FEATURE_CHUNK
+from gmkcf_dask.security import confined
 
 
 @lru_cache(maxsize=512)
@@ -66,7 +67,7 @@ def write_metadata(path: Path, where: str, fields: dict[str, Any]) -> None:
     Versions of Zarr write the same in other words; in ours it is the same bytes from all of them.
     """
     content = json.dumps({**fields, "attributes": {}}, indent=2)
-    put_atomic(path / where / METADATA, content.encode())
+    put_atomic(confined(path / where / METADATA, path), content.encode())
 
 
 def write_features(group: Any, X: Matrix, manifest: Manifest) -> None:

@@ -252,13 +252,15 @@ def wrong_fields(m: Manifest) -> list[str]:
         and (not m.complete or len(marked) == n_tiles),
         "merge_tolerance": _number(m.merge_tolerance),
         "stored_minima": m.stored_minima is None or _numbers(m.stored_minima, names),
-        "differences": _numbers(m.differences, None),
+        "differences": _numbers(m.differences, None) and set(m.differences) <= set(names),
         "stored_as": isinstance(m.stored_as, tuple)
         and (not m.stored_as or len(m.stored_as) == len(names))
         and all(name in names for name in m.stored_as),
         "formulas": all(name in names for name in m.formulas),
     }
     wrong = [name for name, right in checks.items() if not right]
+    if not wrong and not _right_keys(m, set(names)):
+        wrong = ["nearest or vectors"]
     if not wrong and marked and not _right_digests(m, n_tiles):
         wrong = ["digests"]
     return wrong
@@ -276,6 +278,13 @@ def _right_digests(m: Manifest, n_tiles: int) -> bool:
         len(text) == 2 * DIGEST_BYTES * n_tiles and set(text) <= set("0123456789abcdef")
         for text in m.digests.values()
     )
+
+
+def _right_keys(m: Manifest, names: set[str]) -> bool:
+    """Whether nothing is named but our kernels and vectors: files are written by these names."""
+    vectors = {f"{kind}/{name}" for kind in ("diagonals", "norms") for name in names}
+    nearest = m.nearest or {}
+    return set(m.vectors) <= vectors and {*nearest, *nearest.values()} <= names
 
 
 def _right_record(record: KernelRecord) -> bool:

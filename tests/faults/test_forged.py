@@ -72,6 +72,28 @@ def test_another_number_of_features(example, changed, n_features, tmp_path):
     assert _command("verify", str(store)) == 4
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"vectors": {"norms/../../victim": "0" * 32}},
+        {"vectors": {"diagonals/nope": "0" * 32}},
+        {"vectors": {"features/X": "0" * 32}},
+        {"nearest": {"../../x": "rbf_1"}},
+        {"nearest": {"rbf_1": "../../x"}},
+        {"differences": {"../../x": 0.0}},
+    ],
+    ids=str,
+)
+def test_names_that_are_not_of_the_store(example, changed, fields):
+    store = forge(example, changed, **fields)
+    (example / "victim").mkdir(exist_ok=True)
+    with pytest.raises(StoreError, match="cannot be right"):
+        KernelStore.open(store)
+    for command in ("info", "verify", "repair"):
+        assert _command(command, str(store)) in (2, 4)
+    assert list((example / "victim").iterdir()) == []
+
+
 NESTED = json.loads("[" * 500 + "]" * 500)
 ABSURD = [
     10**12,
