@@ -24,7 +24,7 @@ from gmkcf_dask.errors import DamagedStoreError, DiskFullError, InputError, Stor
 from gmkcf_dask.events import Listener, StageProgress, ignore
 from gmkcf_dask.files import is_full
 from gmkcf_dask.graph import Runner
-from gmkcf_dask.kernels.check import find_bad_tiles
+from gmkcf_dask.kernels.check import features_hold, find_bad_tiles
 from gmkcf_dask.kernels.digests import DigestTable
 from gmkcf_dask.kernels.duplicates import Comparison, stored_names
 from gmkcf_dask.kernels.features import Features, PairTile
@@ -123,8 +123,7 @@ def build_store(
     """
     store = find_store(path, request)
     if store is not None and store.manifest.complete:
-        store.drop_merged()  # where that was broken off
-        return store
+        return store  # read only: what is merged was removed before it was marked
     if request.precomputed:
         runner = Runner(n_threads=runner.n_threads)
     refuse_link(path, "a store")
@@ -135,7 +134,7 @@ def build_store(
         with _told_when_full(path, request), writing(path, force=force) as lease:
             store = find_store(path, request)  # another writer may have been here meanwhile
             if store is not None:
-                return _fill(store, request, runner, listen, lease)
+                return _fill(store, request, runner, listen, lease, found_there=True)
             edge = block or request.block or default_block(request.n_samples)
             return _make(path, request, edge, runner, listen, lease)
     except InputError:
@@ -184,14 +183,39 @@ def _told_when_full(path: Path, request: KernelRequest) -> Iterator[None]:
 
 
 def _fill(
-    store: KernelStore, request: KernelRequest, runner: Runner, listen: Listener, lease: Lease
+    store: KernelStore,
+    request: KernelRequest,
+    runner: Runner,
+    listen: Listener,
+    lease: Lease,
+    *,
+    found_there: bool = False,
 ) -> KernelStore:
     if store.manifest.complete:
         return store
     features: Features = request.features if request.corpus is None else store.features()
+    if found_there:
+        _refuse_other_features(store, features, request)
     if not store.manifest.resolved:
         store = _resolve_into(store, request, features, runner, listen)
     return _write_tiles(store, request, features, runner, listen, lease)
+
+
+def _refuse_other_features(store: KernelStore, features: Features, request: KernelRequest) -> None:
+    """Tiles of damaged features would be wrong and carry digests that say they are right."""
+    if request.corpus is None:
+        return
+    # the offset is no part of the digest, but known from the features that are asked for
+    same = features_hold(store) and np.array_equal(
+        np.asarray(features.offset, np.float64),
+        np.asarray(request.features.offset, np.float64),
+        equal_nan=True,
+    )
+    if not same:
+        raise DamagedStoreError(
+            f"the features in {store.path}, a build that broke off, are not what was written "
+            "there: remove the store and build it again, or build it at another path"
+        )
 
 
 def _resolve_into(
@@ -271,8 +295,10 @@ def _write_tiles(
         if time.monotonic() - last_written > _SECONDS_BETWEEN_MANIFESTS:
             store = keep()
             last_written = time.monotonic()
-    equal = store.equal_kernels()
-    stored_as = stored_names(store.names, equal, nearest, apart, request.merge_duplicates)
+    stored_as = store.manifest.stored_as
+    if not stored_as:  # else decided by a build that broke off: tiles to compare may be gone
+        equal = store.equal_kernels()
+        stored_as = stored_names(store.names, equal, nearest, apart, request.merge_duplicates)
     # first what stands for what, then removing, then complete: a kill between them loses nothing
     store = keep(stored_as=stored_as)
     store.drop_merged()
@@ -308,14 +334,25 @@ def _complete(store: KernelStore, sizes: dict[tuple[str, int], int], lease: Leas
             f"{len(lost)} tiles of {store.path} were changed or removed while it was built: see "
             "who else works there, then run the same build again"
         )
-    vectors = dict(store.manifest.vectors)
-    for kernel, name in enumerate(store.names):
-        try:
-            values = store.vector(f"diagonals/{name}")
-        except DamagedStoreError:
-            values = diagonal_from_tiles(store, store.names[store.manifest.stored[kernel]])
-            store.writable(f"diagonals/{name}")[:] = values
-        vectors[f"diagonals/{name}"] = vector_digest(values)
+    vectors = {**store.manifest.vectors, **_write_diagonals(store)}
     confirm(store.path, lease)
     digests = {name: store.manifest.digests[name] for name in store.names if name in stored}
     return store.with_manifest(vectors=vectors, digests=digests, complete=True)
+
+
+def _write_diagonals(store: KernelStore) -> dict[str, str]:
+    """Diagonals from tiles, which have digests of their own; returns those of the diagonals."""
+    digests = {}
+    for stands in sorted(set(store.manifest.stored)):
+        try:
+            values = diagonal_from_tiles(store, store.names[stands])
+        except DamagedStoreError as error:
+            raise DamagedStoreError(
+                f"tiles of kernel {store.names[stands]} in {store.path} were changed while it was "
+                "built: see who else works there, then run the same build again"
+            ) from error
+        for name, other in zip(store.names, store.manifest.stored, strict=True):
+            if other == stands:
+                store.writable(f"diagonals/{name}")[:] = values
+                digests[f"diagonals/{name}"] = vector_digest(values)
+    return {f"diagonals/{name}": digests[f"diagonals/{name}"] for name in store.names}

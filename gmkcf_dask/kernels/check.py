@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,7 +95,7 @@ def find_damage(store: KernelStore, runner: Runner, listen: Listener = ignore) -
         if name in unreadable or not _reads(lambda name=name: store.vector(name))
     ]
     inputs = [name for name in STRINGS if not _reads(lambda name=name: store.strings(name))]
-    if store.manifest.n_features and not _features_hold(store, unreadable):
+    if store.manifest.n_features and not features_hold(store, unreadable):
         inputs.insert(0, "features")
     return Damage(bad, tuple(tiles), tuple(vectors), tuple(inputs))
 
@@ -136,7 +136,14 @@ class CheckTiles:
         return bad
 
 
-def _features_hold(store: KernelStore, unreadable: set[str]) -> bool:
+def features_hold(store: KernelStore, unreadable: Iterable[str] = ()) -> bool:
+    """Whether the features in a store are those it was made from, to the last bit.
+
+    Parameters
+    ----------
+    unreadable : iterable of str
+        Folders whose metadata is known to be bad.
+    """
     if any(where.startswith("features") for where in unreadable):
         return False
     found: list[str] = []

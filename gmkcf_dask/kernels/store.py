@@ -159,6 +159,8 @@ class KernelStore:
         equal = {}
         for name in self.names:
             sizes = tuple(self.reader.size(name, t) for t in self._tiles())
+            if -1 in sizes:  # what is not there equals nothing
+                continue
             earlier = alike.setdefault(sizes, [])
             other = next((other for other in earlier if self._equal(name, other)), None)
             if other is None:

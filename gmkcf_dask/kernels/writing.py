@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from gmkcf_dask.kernels.duplicates import Comparison, Differences
 from gmkcf_dask.kernels.features import Features, PairTile
-from gmkcf_dask.kernels.reader import TileReader
 from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.kernels.tiles import Norms, ResolvedKernel, stored_tiles
 from gmkcf_dask.plan import Tiling
@@ -63,19 +62,14 @@ class WriteTiles:
                 for name, stored, smallest in self.comparison.watch(made, written.differences):
                     if last is not None:
                         last.result()
-                    last = writer.submit(self._keep, t, tile, name, stored, written)
+                    last = writer.submit(self._keep, t, name, stored, written)
                     written.minima[name] = min(written.minima[name], smallest)
                 if last is not None:
                     last.result()
         return written
 
-    def _keep(
-        self, t: int, tile: PairTile, name: str, stored: npt.NDArray[Any], written: Written
-    ) -> None:
-        reader = self.store.reader
-        written.tiles[name, t] = reader.write(name, t, stored)
-        if tile.on_diagonal:
-            self.store.writable(f"diagonals/{name}")[tile.rows] = _diagonal(stored, reader)
+    def _keep(self, t: int, name: str, stored: npt.NDArray[Any], written: Written) -> None:
+        written.tiles[name, t] = self.store.reader.write(name, t, stored)
 
 
 def for_tasks(store: KernelStore) -> KernelStore:
@@ -97,9 +91,9 @@ def resolved_kernels(store: KernelStore, specs: Any) -> tuple[ResolvedKernel, ..
 def diagonal_from_tiles(store: KernelStore, name: str) -> npt.NDArray[np.float64]:
     """The diagonal of a kernel, from its tiles."""
     reader, tiling = store.reader, store.tiling
-    kernel = store.names.index(name)
+    kernel, room = store.names.index(name), reader.buffer()
     parts = [
-        _diagonal(reader.raw(kernel, t), reader)
+        np.diagonal(reader.raw(kernel, t, room)).astype(np.float64) * reader.scale()
         for t, (i, j) in enumerate(tiling.pairs())
         if i == j
     ]
@@ -110,7 +104,3 @@ def pair_tile(features: Features, tiling: Tiling, t: int) -> PairTile:
     """The samples of tile t."""
     i, j = tiling.pair(t)
     return PairTile(features, tiling.rows(i), tiling.rows(j))
-
-
-def _diagonal(stored: npt.NDArray[Any], reader: TileReader) -> npt.NDArray[np.float64]:
-    return np.diagonal(stored).astype(np.float64) * reader.scale()
