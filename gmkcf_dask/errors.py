@@ -54,6 +54,10 @@ class DamagedStoreError(StoreError):
     exit_code = 4
 
 
+class StoreGoneError(DamagedStoreError):
+    """A store was removed or replaced by another one while it was used."""
+
+
 class StoreBusyError(StoreError):
     """Somebody else writes into the store, or was killed while doing so."""
 

@@ -65,7 +65,7 @@ def repair(store: Path, force: bool, **options: Any) -> None:
     opened = open_unchecked(store)
     with open_place(opened.n_samples, options) as resources, _progress() as progress:
         done = repair_store(store, resources.runner, progress, force=force)
-    lines = done.damage.lines(opened.manifest)
+    lines = done.lines
     for line in lines:
         click.echo(f"found: {line}")
     if done.changed:

@@ -20,7 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gmkcf_dask.blas import on_cores
-from gmkcf_dask.errors import DamagedStoreError, DiskFullError, InputError, StoreError
+from gmkcf_dask.errors import (
+    DamagedStoreError,
+    DiskFullError,
+    InputError,
+    StoreError,
+    StoreGoneError,
+)
 from gmkcf_dask.events import Listener, StageProgress, ignore
 from gmkcf_dask.files import is_full
 from gmkcf_dask.graph import Runner
@@ -346,6 +352,8 @@ def _write_diagonals(store: KernelStore) -> dict[str, str]:
     for stands in sorted(set(store.manifest.stored)):
         try:
             values = diagonal_from_tiles(store, store.names[stands])
+        except StoreGoneError:
+            raise
         except DamagedStoreError as error:
             raise DamagedStoreError(
                 f"tiles of kernel {store.names[stands]} in {store.path} were changed while it was "

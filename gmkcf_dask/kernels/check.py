@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from gmkcf_dask.errors import DamagedStoreError, StoreError
+from gmkcf_dask.errors import DamagedStoreError, StoreError, StoreGoneError
 from gmkcf_dask.events import Listener, StageProgress, ignore
 from gmkcf_dask.graph import Runner
 from gmkcf_dask.kernels.manifest import MANIFEST, Manifest
@@ -129,6 +129,8 @@ class CheckTiles:
             for kernel in sorted(set(reader.stored)):
                 try:
                     reader.raw(kernel, t, room)
+                except StoreGoneError:
+                    raise  # of the tiles of another store nothing can be said
                 except DamagedStoreError as error:
                     name = reader.names[kernel]
                     what = str(error).split(f" in {reader.path} ", 1)[-1].rsplit(": mend", 1)[0]
@@ -156,6 +158,8 @@ def _reads(read: object) -> bool:
     assert callable(read)
     try:
         read()
+    except StoreGoneError:
+        raise
     except (DamagedStoreError, OSError):
         return False
     return True

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from gmkcf_dask.errors import DamagedStoreError
+from gmkcf_dask.errors import StoreGoneError
 from gmkcf_dask.kernels.manifest import DIGEST_BYTES, Manifest
 
 
@@ -82,7 +82,5 @@ def ledger_of(path: str, store_id: str, run: str) -> Ledger:
     """
     manifest = Manifest.read(Path(path))
     if manifest.store_id != store_id:
-        raise DamagedStoreError(
-            f"{path} was replaced by another store while it was read: begin again"
-        )
+        raise StoreGoneError(f"{path} was replaced by another store while it was read: begin again")
     return Ledger(manifest)

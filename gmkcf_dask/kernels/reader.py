@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gmkcf_dask.errors import DamagedStoreError
+from gmkcf_dask.errors import DamagedStoreError, StoreGoneError
 from gmkcf_dask.kernels.chunks import (
     chunk_path,
     decode_chunk,
@@ -89,7 +89,7 @@ class TileReader:
             return read_encoded(self.file(name, t), n_bytes)
         except FileNotFoundError as error:
             if not Path(self.path, MANIFEST).exists():
-                raise DamagedStoreError(
+                raise StoreGoneError(
                     f"the store at {self.path} has vanished: bring it back and run the same again"
                 ) from error
             raise self._damaged(name, i, j, "is missing") from error

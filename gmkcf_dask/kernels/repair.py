@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gmkcf_dask.errors import DamagedStoreError
+from gmkcf_dask.errors import DamagedStoreError, StoreGoneError
 from gmkcf_dask.events import Listener, StageProgress, ignore
 from gmkcf_dask.graph import Runner
 from gmkcf_dask.kernels.arrays import open_array, write_metadata
@@ -49,6 +49,8 @@ class Repair:
     damage: Damage
     left: tuple[str, ...]
     changed: int
+    lines: tuple[str, ...] = ()
+    """What was found, in words."""
 
 
 def repair_store(
@@ -61,12 +63,16 @@ def repair_store(
     force : bool
         Take over the lease of a writer that is gone.
     """
-    store = open_unchecked(path)
+    open_unchecked(path)  # where there is nothing to mend nothing is written, not even a lease
     with writing(path, force=force) as lease:
+        # only now: until the lease was had somebody may have put another store there
+        open_array.cache_clear()
+        store = open_unchecked(path)
         sweep_scratch(path)
         damage = find_damage(store, runner, listen)
         if not damage:
             return Repair(damage, (), 0)
+        lines = tuple(damage.lines(store.manifest))
         left = [
             f"{name} of the samples cannot be had from the store: build it again from the input"
             for name in damage.inputs
@@ -75,7 +81,7 @@ def repair_store(
         store = _mend_norms(store, damage, runner, left)
         store, changed = _mend_tiles(store, damage, runner, listen, left, lease)
         _mend_diagonals(store, damage, left)
-    return Repair(damage, tuple(left), changed)
+    return Repair(damage, tuple(left), changed, lines)
 
 
 def _mend_metadata(store: KernelStore, damage: Damage) -> None:
@@ -189,6 +195,8 @@ def _mend_diagonals(store: KernelStore, damage: Damage, left: list[str]) -> None
         stands = store.names[store.manifest.stored[store.names.index(name)]]
         try:
             values = diagonal_from_tiles(store, stands)
+        except StoreGoneError:
+            raise
         except DamagedStoreError:
             left.append(f"{where} cannot be had while tiles of the kernel are damaged")
             continue
