@@ -7,6 +7,7 @@ import io
 import os
 import re
 import shutil
+import stat
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -73,10 +74,44 @@ def npz_bytes(arrays: Mapping[str, npt.NDArray[Any]], *, compressed: bool = True
     return binary.getvalue()
 
 
-def get(path: Path) -> bytes | None:
-    """Content of a file, or None where there is none."""
+def open_regular(path: str | Path) -> io.FileIO:
+    """Open a file to read, unbuffered; a pipe would make its reader wait for ever.
+
+    Raises
+    ------
+    StoreError
+        There is something else than a regular file.
+    """
     try:
-        return path.read_bytes()
+        descriptor = os.open(path, READING)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return io.FileIO(descriptor, "rb")
+        os.close(descriptor)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # of a socket
+            raise
+    raise StoreError(f"{path} is not a regular file: remove it, or put the file back")
+
+
+READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+"""Flags with which opening never waits."""
+MOST_BYTES = 1 << 30
+"""Of a small file: more than any of ours has."""
+
+
+def get(path: Path, most: int = MOST_BYTES) -> bytes | None:
+    """Content of a regular file of so many bytes at most, or None where there is none.
+
+    Raises
+    ------
+    StoreError
+        It is larger, or no regular file.
+    """
+    try:
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > most:
+                raise StoreError(f"{path} is far too large: it is not ours, remove it")
+            return file.readall()
     except (FileNotFoundError, NotADirectoryError):
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -35,7 +36,18 @@ from gmkcf_dask.security import confined
 @lru_cache(maxsize=512)
 def open_array(path: str, name: str, store_id: str, *, write: bool = False) -> Any:
     """An array of a store, opened once per process; `store_id` keeps a rebuilt store apart."""
+    if not name.startswith("kernels/"):  # these are many, and not read through Zarr
+        _refuse_special(Path(path, name))
     return zarr.open_array(store=path, path=name, mode="r+" if write else "r", zarr_format=3)
+
+
+def _refuse_special(folder: Path) -> None:
+    """Zarr would wait for ever on a chunk that is a pipe."""
+    for inside, _, names in os.walk(folder):
+        for name in names:
+            path = Path(inside, name)
+            if path.exists() and not path.is_file():
+                raise DamagedStoreError(f"{path} is not a regular file: remove it")
 
 
 def read_array(path: str, name: str, store_id: str, where: Any = ...) -> npt.NDArray[Any]:

@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from numcodecs.zstd import Zstd
 
+from gmkcf_dask.files import READING, open_regular
+
 _ZSTD = Zstd(level=1, checksum=True)
 
 
@@ -33,9 +35,9 @@ def read_encoded(path: str, n_bytes: int) -> bytes:
     Raises
     ------
     OSError, ValueError
-        The file is not there, or is larger than such a chunk can be.
+        The file is not there, no regular one, or larger than such a chunk can be.
     """
-    with Path(path).open("rb", buffering=0) as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > n_bytes + n_bytes // 128 + 1024:  # zstd adds no more than that to noise
             raise ValueError(f"{size} bytes are too many for it")
@@ -84,7 +86,7 @@ def read_plain(path: str, into: npt.NDArray[Any]) -> None:
         The file is not there, or is not what was written.
     """
     content = into.view(np.uint8).reshape(-1)
-    with Path(path).open("rb", buffering=0) as file:
+    with open_regular(path) as file:
         view = content.data
         while view and (got := file.readinto(view)):
             view = view[got:]
@@ -127,7 +129,7 @@ def will_read(path: str) -> None:
     if not hasattr(os, "posix_fadvise"):
         return
     with suppress(OSError):  # whoever reads it will find out, and say which tile it is
-        file = os.open(path, os.O_RDONLY)
+        file = os.open(path, READING)
         try:
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_WILLNEED)
         finally:

@@ -37,6 +37,9 @@ RENEWED_EVERY = 60.0
 """Seconds between signs of life of a writer."""
 STALE_AFTER = 900.0
 """Seconds without one after which a writer on another machine counts as gone."""
+_MOST_BYTES = 1 << 16
+_MOST_CHARACTERS = 512
+_CLOCK_STEP = 600.0  # seconds; less between two starts may be one start and a clock that was set
 _UNREADABLE_AFTER = 10.0  # a lease is written at once: half a lease this old has no owner
 
 
@@ -51,6 +54,9 @@ class Lease:
         as the system tells: only where all are the same can a process be looked for by its number.
     started : float
         When the process began: a number that is used again by the system is another process.
+    ticks : int or None
+        The same in clock ticks since the machine was started, where the system tells: this does
+        not change when somebody sets the clock.
     """
 
     host: str
@@ -59,6 +65,7 @@ class Lease:
     started: float
     run: str
     since: str
+    ticks: int | None = None
 
     @classmethod
     def mine(cls) -> Lease:
@@ -70,19 +77,27 @@ class Lease:
             started=psutil.Process().create_time(),
             run=uuid4().hex,
             since=datetime.now(UTC).isoformat(timespec="seconds"),
+            ticks=_start_ticks(os.getpid()),
         )
 
     @classmethod
     def read(cls, path: Path) -> Lease | None:
-        """The lease in a file; None where it is torn or of another kind."""
+        """The lease in a file; None where it is torn, of another kind, or cannot be one."""
         try:
-            found = json.loads(get(path) or b"null")
+            found = json.loads(get(path, _MOST_BYTES) or b"null")
             lease = cls(**found)
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, TypeError, RecursionError):  # what is no regular file among them
             return None
         texts = (lease.host, lease.machine, lease.run, lease.since)
-        right = all(isinstance(text, str) for text in texts) and isinstance(lease.pid, int)
-        return lease if right and isinstance(lease.started, int | float) else None
+        right = (
+            all(isinstance(text, str) and text.isprintable() for text in texts)
+            and max(map(len, texts)) <= _MOST_CHARACTERS
+            and _whole(lease.pid, 1, 2**31 - 1)
+            and isinstance(lease.started, int | float)
+            and 0 <= lease.started < 2**53  # neither NaN nor infinite
+            and (lease.ticks is None or _whole(lease.ticks, 0, 2**63))
+        )
+        return lease if right else None
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host} since {self.since} (run {self.run[:8]})"
@@ -201,7 +216,7 @@ def _acquire(path: Path, lease: Lease, store: Path, *, force: bool) -> None:
         with suppress(FileNotFoundError):
             path.rename(aside)
             if not is_gone(aside):
-                put_if_absent(path, get(aside) or b"")
+                put_if_absent(path, get(aside, _MOST_BYTES) or b"")
             aside.unlink()
         if not put_if_absent(path, content):
             raise StoreBusyError(f"{store} is being written by {holder(store)}: wait for it")
@@ -220,10 +235,30 @@ def is_gone(path: Path) -> bool:
         return _age(path) > _UNREADABLE_AFTER
     if lease.machine != _machine():
         return _age(path) > STALE_AFTER
+    ticks = _start_ticks(lease.pid)
+    if ticks is not None and lease.ticks is not None:
+        return ticks != lease.ticks
     try:
-        return abs(psutil.Process(lease.pid).create_time() - lease.started) > 1.0
+        # the time a process began is counted from that of the machine, which moves with the clock
+        return abs(psutil.Process(lease.pid).create_time() - lease.started) > _CLOCK_STEP
     except psutil.NoSuchProcess:
-        return True
+        return not psutil.pid_exists(lease.pid)  # it may only be hidden from us
+    except psutil.Error:
+        return False
+
+
+def _start_ticks(pid: int) -> int | None:
+    """When a process began, in ticks since the machine was started; None where nobody tells."""
+    try:
+        content = get(Path(f"/proc/{pid}/stat"), _MOST_BYTES) or b""
+        # the name of the program, in brackets, may hold anything
+        return int(content.rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _whole(value: object, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def _age(path: Path) -> float:

@@ -179,10 +179,10 @@ _SEAL = b',\n "digest": "%b"\n}'
 
 
 def _content(store: Path) -> bytes | None:
-    path = store / MANIFEST
-    if path.is_file() and path.stat().st_size > _MOST_BYTES:
-        raise _damaged(store, "it is far too large")
-    return get(path)
+    try:
+        return get(store / MANIFEST)
+    except StoreError as error:
+        raise _damaged(store, f"{error}".split(": ")[0]) from error
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
@@ -268,7 +268,6 @@ def wrong_fields(m: Manifest) -> list[str]:
 
 _MOST = 1 << 40
 _MOST_KERNELS = 100_000
-_MOST_BYTES = 1 << 30
 
 
 def _right_digests(m: Manifest, n_tiles: int) -> bool:

@@ -181,9 +181,7 @@ def _short(value: object) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > _LARGEST:
-            return {}
-        found = json.loads(get(path) or b"")
+        found = json.loads(get(path, _LARGEST) or b"")
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

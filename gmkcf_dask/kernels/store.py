@@ -171,7 +171,7 @@ class KernelStore:
 
     def _equal(self, name: str, other: str) -> bool:
         files = ((self.reader.file(name, t), self.reader.file(other, t)) for t in self._tiles())
-        return all(Path(own).read_bytes() == Path(theirs).read_bytes() for own, theirs in files)
+        return all(get(Path(own)) == get(Path(theirs)) for own, theirs in files)
 
     def _tiles(self) -> range:
         return range(self.tiling.n_tiles)
@@ -205,10 +205,9 @@ class KernelStore:
 
     def strings(self, what: str) -> tuple[str, ...] | None:
         """`ids`, `labels` or `terms` of the corpus, or None where there are none."""
-        content = get(self.path / f"{what}.json")
         known = self.manifest.inputs.get(what)
         try:
-            found = json.loads(content or b"null")
+            found = json.loads(get(self.path / f"{what}.json") or b"null")
             strings = None if found is None else tuple(map(str, found))
             if strings is not None and len(strings) != self._how_many(what):
                 raise ValueError

@@ -86,7 +86,7 @@ def another(**fields):
     [
         ({}, 2 * STALE_AFTER, False),  # this process, however silent
         ({"pid": 2**22 + 1}, 0.0, True),
-        ({"started": 1.0}, 0.0, True),  # the number was used again
+        ({"started": 1.0, "ticks": 1}, 0.0, True),  # the number was used again
         ({"machine": "elsewhere"}, STALE_AFTER / 2, False),
         ({"machine": "elsewhere"}, STALE_AFTER + 60, True),
         (None, 0.0, False),  # nobody knows whose it is
@@ -100,7 +100,7 @@ def test_who_is_gone(tmp_path, fields, age, swept):
 
 
 def test_of_another_store_and_through_links_nothing_is_removed(tmp_path):
-    store, gone = small_store(tmp_path / "s.zarr"), another(started=1.0)
+    store, gone = small_store(tmp_path / "s.zarr"), another(started=1.0, ticks=1)
     other = left_by(small_store(tmp_path / "t.zarr"), gone)
     linked = left_by(store, gone)
     (tmp_path / "mine").mkdir()

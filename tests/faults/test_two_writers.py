@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,9 +20,11 @@ from problems import fit_gmkcf
 
 from gmkcf_dask.cli import main
 from gmkcf_dask.engine.tiled import TiledKernels
-from gmkcf_dask.errors import StoreBusyError, StoreError
+from gmkcf_dask.errors import StoreBusyError, StoreError, StoreGoneError
 from gmkcf_dask.kernels import lease as lease_module
+from gmkcf_dask.kernels import repair as repair_module
 from gmkcf_dask.kernels.build import build_store
+from gmkcf_dask.kernels.check import find_damage
 from gmkcf_dask.kernels.lease import Lease, confirm, holder, lease_path, writing
 from gmkcf_dask.kernels.repair import repair_store
 from gmkcf_dask.kernels.store import KernelStore
@@ -157,9 +160,49 @@ def test_a_writer_elsewhere_counts_as_gone_when_it_was_quiet_for_long(tmp_path, 
 
 def test_a_number_that_is_used_again_is_another_process(tmp_path):
     path = tmp_path / "s.zarr"
-    leave(path, replace(Lease.mine(), started=1.0))
+    leave(path, replace(Lease.mine(), started=1.0, ticks=1))
     with writing(path, force=True):
         pass
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_clock_that_is_set_does_not_end_a_writer(tmp_path, monkeypatch, old):
+    """What psutil says of the start of a process moves with the clock; old leases know no ticks."""
+    path, mine = tmp_path / "s.zarr", Lease.mine()
+    fields = asdict(replace(mine, started=mine.started - 30.0))
+    if old:
+        del fields["ticks"]
+    elif mine.ticks is None:
+        pytest.skip("this system does not tell")
+    lease_path(path).write_text(json.dumps(fields))
+    assert not holder(path).endswith("which is gone")
+    with pytest.raises(StoreBusyError, match="is being written"), writing(path, force=True):
+        pass
+
+
+def test_a_store_replaced_before_the_lease_is_had_is_read_anew(tmp_path, monkeypatch):
+    path = tmp_path / "s.zarr"
+    store_at(path)
+
+    def late(place, *, force):
+        shutil.rmtree(path)
+        store_at(path, normalization="none", scaling="none")
+        before.update(content(path))
+        return writing(place, force=force)
+
+    before = {}
+    monkeypatch.setattr(repair_module, "writing", late)
+    assert not repair_store(path, HERE).damage
+    assert content(path) == before
+
+
+def test_tiles_of_another_store_are_no_bad_tiles(tmp_path):
+    path = tmp_path / "s.zarr"
+    opened = store_at(path)
+    shutil.rmtree(path)
+    store_at(path)
+    with pytest.raises(StoreGoneError, match="was replaced by another store"):
+        find_damage(opened, HERE)
 
 
 @pytest.mark.parametrize("torn", ["", "{", "[]", '{"pid": 1}'])
