@@ -213,7 +213,10 @@ def _read_store(path: Path) -> tuple[Any, dict[str, bytes]]:
         content[f"diagonal of {name}"] = store.diagonal(number).tobytes()
     if store.manifest.n_features:
         rows = store.features().rows(slice(0, store.n_samples))
-        content["features"] = rows.toarray().tobytes()
+        # as they are stored: a manifest may claim more columns than memory could hold
+        assert sparse.issparse(rows)
+        parts = (rows.indptr, rows.indices, rows.data)
+        content["features"] = b"".join(np.asarray(part).tobytes() for part in parts)
     for what in ("ids", "labels", "terms"):
         content[what] = repr(store.strings(what)).encode()
     store.norms()

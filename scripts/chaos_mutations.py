@@ -28,6 +28,8 @@ ODD_VALUES: tuple[Any, ...] = (
     -math.inf, "", "x", "../x", "NaN", "0" * 32, "a\n\u0000b", "\ud800", "y" * 300_000, [], {},
     [[]], [None], {"": 0}, "array:a0", "array:zz", list(range(1000)), "DEEP",
 )  # fmt: skip
+PATHS = ("../../x", "{}/../../../x", "norms/../../x", "diagonals/nope", "/tmp/x", "{}/..", "..")
+"""Keys like paths; the key that is there takes the place of the brackets."""
 WORDS = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1, 1 << 40)
 
 
@@ -96,6 +98,9 @@ def _inside_tree(content: bytes, m: Mutation) -> bytes:
     other_inside, other_key = places[m.value // 4 % len(places)]
     value = inside[key]
     match m.kind % 10:
+        case 0 if isinstance(inside, dict) and m.value // 4 % 2:
+            # a name that leads elsewhere, beside the others
+            inside[PATHS[m.value // 8 % len(PATHS)].format(key)] = value
         case 0:
             del inside[key]
         case 1 if isinstance(inside, list):
