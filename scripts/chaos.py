@@ -7,6 +7,7 @@ whether all went well. What breaks is reported with the seed and number that bre
 from __future__ import annotations
 
 import argparse
+import itertools
 import shutil
 import sys
 import tempfile
@@ -153,39 +154,57 @@ def _found(*, verify: bool, fit: bool, repaired: bool, said: bool = False) -> Co
 
 
 def build_kills(count: int, seed: int, limit: float) -> bool:
-    """Builds killed (kill -9) at random times, each resumed: the bytes of a clean build."""
+    """Builds killed (kill -9) while they hold the lease, each resumed: the bytes of a clean one."""
     clock, rng = Clock(limit), np.random.default_rng(seed)
-    counts: Counter[str] = Counter()
+    counts: dict[str, Counter[str]] = {kind: Counter() for kind in _BUILDS}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        x, clean, path = folder / "x.npy", folder / "clean.zarr", folder / "s.zarr"
+        x, path = folder / "x.npy", folder / "s.zarr"
         np.save(x, corpus(700).X.toarray())
-        options = ("--block", 32, "--kernels", "rbf_0.5,rbf_1,cosine", *THREADS)
-        took = _undisturbed(x, clean, options)
-        while counts["done"] < count and not clock.over:
-            process = start_build(x, path, *options, "--force")
-            lease = lease_path(path)
-            while process.poll() is None and not lease.exists():
-                time.sleep(0.002)
-            time.sleep(rng.random() * took)
-            process.kill()
-            process.communicate()
-            counts["done"] += 1
-            counts["in the middle"] += lease.exists()
-            counts["begun"] += path.exists()
+        clean, took = {}, {}
+        for kind, more in _BUILDS.items():
+            clean[kind] = folder / f"{kind}.zarr"
+            took[kind] = _undisturbed(x, clean[kind], (*_BUILD, *more))
+        kept = {"x.npy", *(one.name for one in clean.values())}
+        for number in itertools.count():
+            kind = list(_BUILDS)[number % len(_BUILDS)]
+            found, options = counts[kind], (*_BUILD, *_BUILDS[kind])
+            if sum(one["done"] for one in counts.values()) >= count or clock.over:
+                break
+            _killed_build(x, path, options, rng.random() * took[kind])
+            # one that had given its lease back was done: it is no kill of a build
+            came = "done" if lease_path(path).exists() else "too late"
+            found[came] += 1
+            found["begun"] += came == "done" and path.exists()
             code, said = gmkcf("build", x, path, *options, "--force")
-            counts["resumed"] += code == 0
-            if code or not same_store(path, clean):
-                print(f"kill {counts['done']} of seed {seed}: the store differs\n{said}")
+            if code or not same_store(path, clean[kind]):
+                print(f"kill {number} of seed {seed}, {kind}: the store differs\n{said}")
                 return False
-            counts["same bytes"] += 1
-            left = [
-                e.name for e in folder.iterdir() if e.name not in ("x.npy", clean.name, path.name)
-            ]
-            counts["nothing left over"] += left == []
+            left = {entry.name for entry in folder.iterdir()} - {*kept, path.name}
+            if came == "done":
+                found.update({"resumed": 1, "same bytes": 1, "nothing left over": not left})
             shutil.rmtree(path)
-    columns = ("done", "in the middle", "begun", "resumed", "same bytes", "nothing left over")
-    return _table({"build-kills": counts}, columns, clock, informal={"in the middle", "begun"})
+    columns = ("done", "too late", "begun", "resumed", "same bytes", "nothing left over")
+    return _table(counts, columns, clock, informal={"too late", "begun"})
+
+
+_BUILD = ("--block", 32, *THREADS)
+_BUILDS: dict[str, tuple[str, ...]] = {
+    "three kernels": ("--kernels", "rbf_0.5,rbf_1,cosine"),
+    "merged kernels": ("--kernels", "linear,poly_a0_b1,cosine"),
+    "by degree": ("--kernels", "rbf_1,cosine", "--normalization", "degree"),
+}
+"""By name, options of a build; the kernels of the second are all the same."""
+
+
+def _killed_build(x: Path, path: Path, options: tuple[object, ...], after: float) -> None:
+    """Begin a build and kill it, some time after it took the lease."""
+    process = start_build(x, path, *options, "--force")
+    while process.poll() is None and not lease_path(path).exists():
+        time.sleep(0.002)
+    time.sleep(after)
+    process.kill()
+    process.communicate()
 
 
 def _undisturbed(x: Path, path: Path, options: tuple[object, ...]) -> float:
