@@ -245,27 +245,20 @@ def _table(
     return well and done > 0
 
 
-def _without_limit(kind: Callable[[int, int], bool]) -> Callable[[int, int, float], bool]:
-    """A kind that bounds each of its steps by itself."""
-
-    def run(count: int, seed: int, limit: float) -> bool:
-        return kind(count, seed)
-
-    run.__doc__ = (kind.__doc__ or "").splitlines()[0]
-    return run
-
-
 def _fuzz(count: int, seed: int, limit: float) -> bool:
     """Malformed input files over all readers."""
-    return not fuzz(count, seed)
+    findings = fuzz(count, seed, limit=limit)
+    for finding in findings:
+        print(finding)
+    return not findings
 
 
 KINDS: dict[str, tuple[Callable[[int, int, float], bool], int]] = {
     "flips": (flips, 300),  # 200 of them tiles, the others small files
     "build-kills": (build_kills, 50),
-    "fit-kills": (_without_limit(fit_kills), 50),
-    "worker-kills": (_without_limit(worker_kills), 20),
-    "scheduler-kills": (_without_limit(scheduler_kills), 5),
+    "fit-kills": (fit_kills, 50),
+    "worker-kills": (worker_kills, 20),
+    "scheduler-kills": (scheduler_kills, 5),
     "fuzz": (_fuzz, 10_000),
     "plans": (plans, 1000),  # of the grid, that is all
 }

@@ -224,12 +224,19 @@ class Finding:
 
 
 def fuzz(
-    count: int = 10_000, seed: int = 0, kinds: Sequence[str] = (), *, keep: Path | None = None
+    count: int = 10_000,
+    seed: int = 0,
+    kinds: Sequence[str] = (),
+    *,
+    keep: Path | None = None,
+    limit: float = 3600.0,
 ) -> list[Finding]:
     """Read `count` malformed files, print a table by reader, return what went wrong.
 
-    `keep` gets the files that failed; without `kinds` there are files of all.
+    `keep` gets the files that failed; without `kinds` there are files of all. After `limit` seconds
+    no more are begun with.
     """
+    begun = time.monotonic()
     rng = random.Random(seed)
     findings: list[Finding] = []
     with tempfile.TemporaryDirectory() as name:
@@ -241,6 +248,8 @@ def fuzz(
         slowest = dict.fromkeys(endings, 0.0)
         grown = dict.fromkeys(endings, 0)
         for first in range(0, count, BATCH):
+            if time.monotonic() - begun > limit:
+                break
             with tempfile.TemporaryDirectory() as scratch:
                 files = {}
                 for number in range(first, min(first + BATCH, count)):
