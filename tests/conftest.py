@@ -24,6 +24,22 @@ settings.register_profile("few", _HYPOTHESIS, max_examples=10)  # after the whol
 settings.load_profile("default")
 
 
+# Damage to files, processes and clusters, and mathematics done by the same NumPy, SciPy and
+# scikit-learn, say nothing about the Python version: one is enough, and the others are quick.
+_ONE_PYTHON = {
+    "test_accelerated", "test_benchmark", "test_eigen", "test_equivalence", "test_methods",
+    "test_pieces",
+}  # fmt: skip
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        faults = item.path.parent.name == "faults"
+        checks = item.name.startswith("test_scikit_learn_checks")
+        if faults or checks or item.path.stem in _ONE_PYTHON:
+            item.add_marker(pytest.mark.once)
+
+
 def _cluster(n_workers):
     with local_cluster(n_workers, 2 * GIB) as client:
         pin_worker_threads(client)
