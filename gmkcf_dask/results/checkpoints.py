@@ -32,19 +32,8 @@ from gmkcf_dask.errors import (
     DataWarning,
     HopelessError,
     InputError,
-    StorageError,
 )
-from gmkcf_dask.files import (
-    exists,
-    get,
-    is_link,
-    make_folders,
-    names_in,
-    npz_bytes,
-    put_atomic,
-    remove,
-)
-from gmkcf_dask.locations import is_remote
+from gmkcf_dask.files import get, npz_bytes, put_atomic
 
 FOLDER = "checkpoint"
 FORMAT = 1
@@ -139,15 +128,14 @@ class RunCheckpoints:
         generation = self.folder / _GENERATIONS[serial % 2]
         try:
             _refuse_link(self.folder)
-            make_folders(self.folder)
+            self.folder.mkdir(parents=True, exist_ok=True)
             for suffix, written in zip((".npz", ".json"), content, strict=True):
                 put_atomic(generation.with_suffix(suffix), written)
-        except (OSError, StorageError) as error:
+        except OSError as error:
             size = sum(map(len, content))
-            reason = getattr(error, "strerror", None) or error
             raise CheckpointError(
                 f"cannot write a checkpoint of {size:,} bytes to {self.folder}: "
-                f"{reason}; the one before it is whole"
+                f"{error.strerror or error}; the one before it is whole"
             ) from error
         self._serial, self._newest, self._iterations = serial, None, 0
         self._written = time.monotonic()
@@ -196,39 +184,24 @@ def open_checkpoints(
 
 def has_checkpoint(folder: Path) -> bool:
     """Whether there are files of a checkpoint, whole or not."""
-    return bool(_generations(folder))
-
-
-def may_go_on(folder: Path) -> bool:
-    """The same, when something has gone wrong: an object store that is lost may have some."""
-    try:
-        return has_checkpoint(folder)
-    except StorageError:
-        return True
-
-
-def _generations(folder: Path) -> list[str]:
-    return [name for name in _GENERATIONS if exists(folder / f"{name}.json")]
+    return any((folder / f"{name}.json").exists() for name in _GENERATIONS)
 
 
 def remove_checkpoints(folder: Path) -> None:
     """Remove our own files from a folder, and the folder if nothing else is in it."""
-    if is_link(folder):
+    if not folder.is_dir() or folder.is_symlink():
         return
-    for name in names_in(folder):
-        path = folder / name
-        if _OWN_FILES.fullmatch(name) and (is_remote(path) or not path.is_dir()):
-            remove(path)
-    if is_remote(folder):
-        return
-    with suppress(OSError):  # somebody else's files, or no folder
+    for path in folder.iterdir():
+        if _OWN_FILES.fullmatch(path.name) and not path.is_dir():
+            path.unlink(missing_ok=True)
+    with suppress(OSError):  # somebody else's files
         folder.rmdir()
 
 
 def read_checkpoint(folder: Path) -> Checkpoint | None:
     """The newest checkpoint that is whole; None where there is none at all."""
     _refuse_link(folder)
-    there = _generations(folder)
+    there = [name for name in _GENERATIONS if (folder / f"{name}.json").exists()]
     if not there:
         return None
     whole, broken = [], []
@@ -378,5 +351,5 @@ def _digest(content: bytes) -> str:
 
 
 def _refuse_link(folder: Path) -> None:
-    if is_link(folder):
+    if folder.is_symlink():
         raise InputError(f"{folder} is a link: checkpoints are not written or read through one")
