@@ -1,6 +1,7 @@
 """Fixtures shared by the tests: clusters that live for the session, and small problems."""
 
 import os
+import signal
 import warnings
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from gmkcf_dask.cluster import local_cluster
 from gmkcf_dask.errors import NumericsWarning
 from gmkcf_dask.graph import Runner, pin_worker_threads
 from gmkcf_dask.plan import GIB
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # ignored in the background of a shell, by all processes started here too; but tests send it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _HYPOTHESIS = settings(
     deadline=None,
