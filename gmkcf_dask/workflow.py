@@ -59,6 +59,7 @@ from gmkcf_dask.results.checkpoints import (
 )
 from gmkcf_dask.results.run import holds_run, remove_run, write_run
 from gmkcf_dask.results.summary import summarize_clusters
+from gmkcf_dask.security import remove_tree
 
 Floats = npt.NDArray[np.float64]
 
@@ -280,7 +281,7 @@ def build(
 def remove_store(path: Path, *, force: bool = False) -> None:
     """Delete a store, unless somebody is writing into it."""
     with writing(path, force=force):
-        shutil.rmtree(path)
+        remove_tree(path)
 
 
 def is_other_store(path: Path, request: KernelRequest) -> bool:

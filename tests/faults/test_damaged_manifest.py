@@ -1,13 +1,12 @@
 """Row: manifest or zarr.json damaged or missing. Refused with what differs; metadata is mended."""
 
 import json
-import shutil
 from contextlib import suppress
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from damage import HERE, content, flip_bit, store_at
+from damage import HERE, content, flip_bit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,18 +15,6 @@ from gmkcf_dask.errors import DamagedStoreError, GmkcfError, StoreError
 from gmkcf_dask.kernels.manifest import Manifest, sealed
 from gmkcf_dask.kernels.repair import repair_store
 from gmkcf_dask.kernels.store import KernelStore
-
-
-@pytest.fixture(scope="module")
-def clean(tmp_path_factory):
-    path = tmp_path_factory.mktemp("clean") / "s.zarr"
-    store_at(path)
-    return path
-
-
-@pytest.fixture
-def store(clean, tmp_path):
-    return shutil.copytree(clean, tmp_path / "s.zarr")
 
 
 def gmkcf(*arguments):

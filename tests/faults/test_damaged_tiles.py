@@ -32,18 +32,6 @@ def gmkcf(*arguments):
     return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
-@pytest.fixture(scope="module")
-def clean(tmp_path_factory):
-    path = tmp_path_factory.mktemp("clean") / "s.zarr"
-    store_at(path)
-    return path
-
-
-@pytest.fixture
-def store(clean, tmp_path):
-    return shutil.copytree(clean, tmp_path / "s.zarr")
-
-
 def fits(path):
     """Both ways in which fit reads a store."""
     options = SolverOptions(2, max_iter=1)
