@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +28,8 @@ def signals_interrupt() -> Iterator[None]:
     """Raise `Interrupted` in the main thread when a signal comes.
 
     Python drops an exception that is raised inside a destructor or a callback of the interpreter:
-    the signal is remembered, and `or_interrupt` raises it again after the iteration.
+    the signal is remembered, `or_interrupt` raises it again after the iteration, and the report
+    of what was dropped, a traceback that helps nobody, is left out.
     """
     _asked.clear()
     if threading.current_thread() is not threading.main_thread():
@@ -40,10 +42,18 @@ def signals_interrupt() -> Iterator[None]:
 
     # a job in the background of a shell ignores SIGINT, and goes on ignoring it
     wanted = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) != signal.SIG_IGN]
+    report_dropped = sys.unraisablehook
+
+    def report(dropped: sys.UnraisableHookArgs) -> None:
+        if not isinstance(dropped.exc_value, Interrupted):
+            report_dropped(dropped)
+
+    sys.unraisablehook = report
     before = {number: signal.signal(number, handle) for number in wanted}
     try:
         yield
     finally:
+        sys.unraisablehook = report_dropped
         for number, handler in before.items():
             signal.signal(number, handler)
 

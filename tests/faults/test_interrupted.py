@@ -66,6 +66,38 @@ def test_a_signal_that_was_swallowed_is_raised_after_the_iteration():
         listen(event)
 
 
+DESTRUCTOR = """
+import os, signal
+from gmkcf_dask.cli.signals import Interrupted, or_interrupt, signals_interrupt
+from gmkcf_dask.events import StageProgress, ignore
+
+class Interrupting:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+class Broken:
+    def __del__(self):
+        raise ValueError("is reported")
+
+with signals_interrupt():
+    Broken()
+    Interrupting()
+    try:
+        or_interrupt(ignore)(StageProgress("fit", 0, 1))
+    except Interrupted as interrupted:
+        raise SystemExit(interrupted.exit_code)
+"""
+
+
+def test_a_signal_inside_a_destructor_leaves_no_traceback():
+    ended = subprocess.run(
+        [sys.executable, "-c", DESTRUCTOR], env=environment(), capture_output=True, text=True
+    )
+    assert ended.returncode == 143
+    assert "is reported" in ended.stderr
+    assert "Interrupted" not in ended.stderr
+
+
 ESTIMATOR = """
 import sys
 from gmkcf_dask import GMKCF
