@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -19,6 +19,8 @@ import dask
 import psutil
 
 from gmkcf_dask.blas import cores
+from gmkcf_dask.cluster_tls import default_scheme, reason_of, security_for, security_of
+from gmkcf_dask.cluster_values import Adaptive
 from gmkcf_dask.errors import ClusterError, InputError
 from gmkcf_dask.graph import STALL_SECONDS, Runner, ignore_interrupts, pin_worker_threads
 from gmkcf_dask.plan import MIB, refuse_small_workers
@@ -72,6 +74,37 @@ CLOSED = Access()
 
 
 @dataclass(frozen=True)
+class Waiting:
+    """How many workers have to be there before work begins, and the seconds they are given."""
+
+    minimum: int = 1
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class LocalWorkers:
+    """What else may be said of workers on this machine.
+
+    Attributes
+    ----------
+    threads : int
+        Of each.
+    adaptive : Adaptive, optional
+        Bounds instead of a number.
+    directory : str, optional
+        Where they spill to; Dask's choice when not given.
+    """
+
+    threads: int = 1
+    adaptive: Adaptive | None = None
+    directory: str | None = None
+
+
+AT_ONCE = Waiting()
+PLAIN = LocalWorkers()
+
+
+@dataclass(frozen=True)
 class Resources:
     """A place to run and what it has. Memory in bytes, per worker; all that is free on a machine
     whose workers are still to be started."""
@@ -107,8 +140,13 @@ def threads(n_threads: int | None = None, memory: int | None = None) -> Resource
     return Resources(runner, 1, n_threads, memory, what, in_this_process=True)
 
 
-def of_client(client: Client, stall_timeout: float = STALL_SECONDS) -> Resources:
-    """A connected cluster of the same versions; its smallest worker sets the limits."""
+def of_client(
+    client: Client, stall_timeout: float = STALL_SECONDS, *, unchecked: bool = False
+) -> Resources:
+    """A connected cluster of the same versions; its smallest worker sets the limits.
+
+    With `unchecked` any versions will do: for one who wants to see what is wrong.
+    """
     if not hasattr(client, "scheduler_info"):
         raise InputError(f"client must be a distributed.Client, not {client!r}")
     if client.status != "running":
@@ -117,7 +155,7 @@ def of_client(client: Client, stall_timeout: float = STALL_SECONDS) -> Resources
     def prepare() -> list[dict[str, Any]]:
         # with n_workers=-1 all of them are reported, by default only a handful
         found = list(client.scheduler_info(n_workers=-1)["workers"].values())
-        if found:
+        if found and not unchecked:
             refuse_other_versions(client)
             pin_worker_threads(client)
         return found
@@ -146,6 +184,9 @@ def open_cluster(
     access: Access = CLOSED,
     stall_timeout: float = STALL_SECONDS,
     settings: Mapping[str, Any] | None = None,
+    local: LocalWorkers = PLAIN,
+    waiting: Waiting = AT_ONCE,
+    unchecked: bool = False,
 ) -> Iterator[Resources]:
     """Resources by the word a user gave: threads, local, or the address of a scheduler.
 
@@ -166,68 +207,89 @@ def open_cluster(
         Seconds without progress after which a cluster is given up.
     settings : mapping, optional
         Dask's own, by dotted name, for the connection and for workers started here.
+    local : LocalWorkers
+        More about the workers of `local`.
+    waiting : Waiting
+        For the workers of a scheduler elsewhere.
+    unchecked : bool
+        Take workers of any version.
     """
     kind = kind or ("local" if n_samples >= LOCAL_CLUSTER_FROM else "threads")
     if workers is not None and workers < 1:
         raise InputError(f"workers must be at least 1, not {workers}")
     _refuse_needless(kind, access)
-    with (
-        dask.config.set(dict(settings or {})),
-        _place(kind, workers, memory, only_describe, check, access, stall_timeout) as resources,
-    ):
-        yield resources
-
-
-@contextmanager
-def _place(
-    kind: str,
-    workers: int | None,
-    memory: int | None,
-    only_describe: bool,
-    check: Callable[[Resources], object] | None,
-    access: Access,
-    stall_timeout: float,
-) -> Iterator[Resources]:
-    if kind == "threads":
-        yield threads(workers, memory)
-    elif kind == "local":
-        workers = workers or cores()
-        memory = memory or share_of_memory(workers)
-        free = int(psutil.virtual_memory().available)
-        what = f"{workers} workers on this machine"
-        described = Resources(Runner(), workers, 1, memory, what, machine_memory=free)
-        if only_describe:
+    with ExitStack() as stack:
+        stack.enter_context(dask.config.set(dict(settings or {})))
+        if kind == "threads":
+            yield threads(workers, memory)
+        elif kind == "local":
+            described = _local(workers, memory, local)
+            if not only_describe:
+                if check is not None:
+                    check(described)
+                refuse_small_workers(described.memory_per_worker)
+                n, memory = described.n_workers, described.memory_per_worker
+                client = stack.enter_context(local_cluster(n, memory, access, local))
+                described = of_client(client, stall_timeout, unchecked=unchecked)
+                if access.dashboard:
+                    described = replace(described, dashboard=dashboard_of(client))
             yield described
-            return
-        if check is not None:
-            check(described)
-        refuse_small_workers(memory)
-        with local_cluster(workers, memory, access) as client:
-            found = of_client(client, stall_timeout)
-            yield replace(found, dashboard=_dashboard(client)) if access.dashboard else found
-    else:
-        if workers is not None or memory is not None:
-            raise InputError(
-                "workers and memory are for clusters started here: the scheduler at an address "
-                "brings its own"
-            )
-        with _connect(kind, access) as client:
-            yield of_client(client, stall_timeout)
+        else:
+            if workers is not None or memory is not None:
+                raise InputError(
+                    "workers and memory are for clusters started here: the scheduler at an address "
+                    "brings its own"
+                )
+            client = stack.enter_context(connect(kind, access))
+            wait_for_workers(client, waiting)
+            yield of_client(client, stall_timeout, unchecked=unchecked)
+
+
+def _local(workers: int | None, memory: int | None, local: LocalWorkers) -> Resources:
+    """What workers on this machine would have."""
+    most = local.adaptive.maximum if local.adaptive else workers or cores()
+    workers = local.adaptive.minimum if local.adaptive else most
+    return Resources(
+        Runner(),
+        workers,
+        local.threads,
+        memory or share_of_memory(most),
+        f"{workers} workers on this machine",
+        machine_memory=int(psutil.virtual_memory().available),
+    )
+
+
+def wait_for_workers(client: Any, waiting: Waiting, hint: str = "start some first") -> None:
+    """Until there are enough; a sentence where they do not come in time."""
+    if waiting.seconds <= 0:
+        return  # what is there is counted later
+    try:
+        client.wait_for_workers(waiting.minimum, timeout=waiting.seconds)
+    except (OSError, TimeoutError) as error:
+        if client.status != "running":
+            raise ClusterError("the connection to the Dask scheduler was lost") from error
+        found = len(client.scheduler_info(n_workers=-1)["workers"])
+        raise ClusterError(
+            f"{found} of {waiting.minimum} workers came within {waiting.seconds:g} s: {hint}"
+        ) from error
 
 
 @contextmanager
 def local_cluster(
-    n_workers: int, memory: int | None = None, access: Access = CLOSED
+    n_workers: int,
+    memory: int | None = None,
+    access: Access = CLOSED,
+    local: LocalWorkers = PLAIN,
 ) -> Iterator[Any]:
-    """A client of worker processes on this machine, one thread each, on loopback only."""
+    """A client of worker processes on this machine, on loopback only."""
     from distributed import Client, LocalCluster
 
     memory = memory or share_of_memory(n_workers)
-    security = None if access.certificates is None else _security(access.certificates)
+    security = None if access.certificates is None else security_of(access.certificates)
     # a page may only be talked to from its own address, which has to be known beforehand
-    port = _free_port() if access.dashboard else 0
+    port = free_port() if access.dashboard else 0
     settings = {
-        "distributed.nanny.pre-spawn-environ": _worker_environment(),
+        "distributed.nanny.pre-spawn-environ": worker_environment(),
         # pages of other sites must not talk to a dashboard on this machine
         "distributed.scheduler.dashboard.bokeh-application.allow_websocket_origin": [
             f"127.0.0.1:{port}",
@@ -237,8 +299,9 @@ def local_cluster(
     start = partial(
         LocalCluster,
         n_workers=n_workers,
-        threads_per_worker=1,
+        threads_per_worker=local.threads,
         memory_limit=memory,
+        local_directory=local.directory,
         host="127.0.0.1",
         protocol="tcp://" if security is None else "tls://",
         security=security,
@@ -254,6 +317,8 @@ def local_cluster(
         Client(cluster, security=security, set_as_default=False) as client,
     ):
         _patiently(lambda: ignore_interrupts(client), "worker processes do not answer")
+        if local.adaptive is not None:
+            cluster.adapt(minimum=local.adaptive.minimum, maximum=local.adaptive.maximum)
         yield client
 
 
@@ -271,14 +336,15 @@ def _patiently(work: Callable[[], _T], sentence: str) -> _T:
     raise AssertionError("unreachable")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """On loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         found: int = probe.getsockname()[1]
     return found
 
 
-def _worker_environment() -> dict[str, str]:
+def worker_environment() -> dict[str, str]:
     """Ours, where Dask's configuration was not changed to something else."""
     default = dask.config.merge(*dask.config.defaults)["distributed"]["nanny"]["pre-spawn-environ"]
     now = dask.config.get("distributed.nanny.pre-spawn-environ", {})
@@ -287,7 +353,8 @@ def _worker_environment() -> dict[str, str]:
 
 
 @contextmanager
-def _connect(address: str, access: Access) -> Iterator[Any]:
+def connect(address: str, access: Access) -> Iterator[Any]:
+    """A client of the scheduler at an address, encrypted unless that is meant otherwise."""
     from distributed import Client
 
     if not _ADDRESS.fullmatch(address):
@@ -295,52 +362,20 @@ def _connect(address: str, access: Access) -> Iterator[Any]:
             f"cluster must be threads, local or the address of a Dask scheduler such as "
             f"tls://host:8786, not {redacted(address)!r}"
         )
-    scheme = _default_scheme()
+    scheme = default_scheme()
     refuse_open_address(address, insecure=access.insecure, default_scheme=scheme)
     encrypted = is_encrypted(address, scheme)
-    security = _security_for(address, access) if encrypted else None
+    security = security_for(address, access.certificates) if encrypted else None
     hint = ", its certificates" if encrypted else ""
     try:
         client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False, security=security)
     except (OSError, TimeoutError, ValueError) as error:
         raise ClusterError(
             f"no Dask scheduler answers at {address!r}: check the address (tcp://host:8786){hint}, "
-            f"or use --cluster threads or local ({type(error).__name__})"
+            f"or use --cluster threads or local ({reason_of(error)})"
         ) from error
     with client:
         yield client
-
-
-def _security_for(address: str, access: Access) -> Any:
-    """What a client of a tls:// scheduler shows and asks for: by option, else by Dask's config."""
-    from distributed import Security
-
-    if access.certificates is not None:
-        return _security(access.certificates)
-    try:
-        found = Security(require_encryption=True)
-        context = found.get_connection_args("client")["ssl_context"]
-    except (OSError, ValueError) as error:  # SSLError is an OSError
-        raise InputError(
-            f"the TLS files of Dask's configuration cannot be used ({error}): mend "
-            "distributed.comm.tls, or give --tls-ca, --tls-cert and --tls-key"
-        ) from error
-    if context is None:
-        raise InputError(
-            f"{redacted(address)} needs certificates: give --tls-ca, --tls-cert and --tls-key, or "
-            "set distributed.comm.tls in Dask's configuration"
-        )
-    return found
-
-
-def _security(files: Certificates) -> Any:
-    """One certificate for every role: all members of the cluster show it, and ask for its CA."""
-    from distributed import Security
-
-    roles = ("client", "scheduler", "worker")
-    pairs = {f"tls_{role}_cert": str(files.cert) for role in roles}
-    pairs |= {f"tls_{role}_key": str(files.key) for role in roles}
-    return Security(tls_ca_file=str(files.ca), require_encryption=True, **pairs)
 
 
 def _refuse_needless(kind: str, access: Access) -> None:
@@ -354,7 +389,7 @@ def _refuse_needless(kind: str, access: Access) -> None:
                 "option out"
             )
     if access.certificates is not None and (
-        kind == "threads" or (kind != "local" and not is_encrypted(kind, _default_scheme()))
+        kind == "threads" or (kind != "local" and not is_encrypted(kind, default_scheme()))
     ):
         raise InputError(
             f"certificates are for --cluster local or a tls:// address, not {redacted(kind)!r}: "
@@ -362,12 +397,8 @@ def _refuse_needless(kind: str, access: Access) -> None:
         )
 
 
-def _default_scheme() -> str:
-    """Of an address without one."""
-    return str(dask.config.get("distributed.comm.default-scheme", "tcp"))
-
-
-def _dashboard(client: Any) -> str | None:
+def dashboard_of(client: Any) -> str | None:
+    """Where the scheduler serves its dashboard, on loopback of its machine."""
     port = client.scheduler_info(n_workers=0).get("services", {}).get("dashboard")
     return None if port is None else f"http://127.0.0.1:{port}/status"
 

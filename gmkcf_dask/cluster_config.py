@@ -10,30 +10,32 @@ A file has a section of ours and, if wanted, Dask's own:
       worker:
         memory: {spill: 0.8}
 
-so that the same file also serves as a Dask configuration (DASK_CONFIG). Nothing in it names code:
-there are no Python tags, and of Dask's settings only those are taken that are numbers, times and
-files of certificates.
+so that the same file also serves as a Dask configuration (DASK_CONFIG); a third section,
+`jobqueue:`, is dask-jobqueue's. Nothing in the first two names code: there are no Python tags, and
+of Dask's settings only those are taken that are numbers, times and files of certificates.
+Interpreters and what a job script runs before its worker (`python`, `job-script-prologue`) are as
+much the user's own as the job script would be.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import dask
 import yaml
-from dask.utils import parse_bytes, parse_timedelta
 
+from gmkcf_dask import cluster_values as values
+from gmkcf_dask.cluster_values import Adaptive, Connect, Reader, refuse_unknown, shown
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.security import Certificates
 
 LARGEST_FILE = 1 << 20
 _DEEPEST = 20
-SECTIONS = ("gmkcf", "distributed")
+SECTIONS = ("gmkcf", "distributed", "jobqueue")
 # Many others would make Dask import what they name: preloads, routes, policies, environments
 _TAKEN = re.compile(
     r"distributed\.("
@@ -56,24 +58,56 @@ class ClusterConfig:
 
     Attributes
     ----------
-    kind : {"threads", "local", "address"}
+    kind : {"threads", "local", "address", "scheduler-file", "ssh", "jobqueue", "mpi"}
     address : str, optional
         Of a scheduler, for kind "address".
-    workers, memory : int, optional
-        How many, and bytes for each.
+    path : Path, optional
+        The file in which a scheduler left its address, for kind "scheduler-file".
+    hosts, connect, python : optional
+        For kind "ssh": machines, the first for the scheduler; how to log in; the interpreter there.
+    system : str, optional
+        For kind "jobqueue": the batch system.
+    workers : int, optional
+        How many; for kind "ssh" on each host.
+    adaptive : Adaptive, optional
+        Bounds instead of a number.
+    minimum : int, optional
+        Workers that have to be there before work begins.
+    wait : float, optional
+        Seconds that these are waited for.
+    memory, threads : int, optional
+        Bytes and threads of each worker.
+    interface, local_directory : str, optional
+        The network to talk over, and where workers spill to; as words of a shell.
     certificates : Certificates, optional
-        Paths as written; relative ones are relative to the file.
+        Relative paths are relative to the file.
+    insecure, dashboard : bool
+        Talk in the open; serve Dask's dashboard, on loopback.
+    storage : str, optional
+        A folder or URL that stores are put into.
     settings : dict
         Dask's own, by dotted name.
     """
 
     kind: str
     address: str | None = None
+    path: Path | None = None
+    hosts: tuple[str, ...] = ()
+    connect: Connect = field(default_factory=Connect)
+    python: str | None = None
+    system: str | None = None
     workers: int | None = None
+    adaptive: Adaptive | None = None
+    minimum: int | None = None
+    wait: float | None = None
     memory: int | None = None
+    threads: int | None = None
+    interface: str | None = None
+    local_directory: str | None = None
     certificates: Certificates | None = None
     insecure: bool = False
     dashboard: bool = False
+    storage: str | None = None
     stall_timeout: float | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -100,97 +134,65 @@ def read_config(path: Path) -> ClusterConfig:
 def parse_config(content: bytes, path: Path) -> ClusterConfig:
     """The same from the content of a file; `path` is for sentences and relative paths."""
     found = _load(content, path)
-    _refuse_unknown(found, SECTIONS, path)
+    refuse_unknown(found, SECTIONS, str(path))
     ours = found.get("gmkcf")
     if not isinstance(ours, dict):
         raise InputError(f"{path} has no section gmkcf with the kind of the cluster in it")
     kind = ours.get("kind")
     if not isinstance(kind, str) or kind not in _KEYS:
-        raise InputError(
-            f"{path}: gmkcf.kind must be one of {', '.join(_KEYS)}, not {_shown(kind)}"
-        )
+        raise InputError(f"{path}: gmkcf.kind must be one of {', '.join(_KEYS)}, not {shown(kind)}")
     needed, known = _KEYS[kind]
-    _refuse_unknown(ours, (*needed, *known, "kind", "stall-timeout"), path, f"gmkcf (kind {kind})")
+    refuse_unknown(ours, (*needed, *known, *_EVERYWHERE), str(path), f"gmkcf (kind {kind})")
     for key in needed:
         if ours.get(key) is None:
             raise InputError(f"{path}: gmkcf.{key} is missing, and kind {kind} needs it")
-    values = {
+    said = {
         key.replace("-", "_"): _READERS[key](value, f"{path}: gmkcf.{key}", path.parent)
         for key, value in ours.items()
         if key != "kind" and value is not None
     }
-    if "tls" in values:
-        values["certificates"] = values.pop("tls")
-    return ClusterConfig(kind, **values, settings=_dask_settings(found, path))
+    if "tls" in said:
+        said["certificates"] = said.pop("tls")
+    if "workers" in said and "adaptive" in said:
+        raise InputError(f"{path}: gmkcf has workers and adaptive: say one of them")
+    return ClusterConfig(kind, **said, settings=_dask_settings(found, path))
 
 
-# values
-
-
-def _count(value: Any, where: str, _: Path) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 100_000:
-        raise InputError(f"{where} must be a number from 1 to 100,000, not {_shown(value)}")
-    return value
-
-
-def _amount(value: Any, where: str, _: Path) -> int:
-    amount = 0.0
-    if isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) < 40:
-        try:
-            amount = parse_bytes(value)
-        except (ValueError, OverflowError):
-            amount = 0.0
-    if not 1 <= amount < 1 << 60:
-        raise InputError(f"{where} must be an amount of memory such as 4GiB, not {_shown(value)}")
-    return int(amount)
-
-
-def _seconds(value: Any, where: str, _: Path) -> float:
-    seconds = 0.0
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
-        try:
-            seconds = float(parse_timedelta(value if isinstance(value, str) else float(value)))
-        except (ValueError, KeyError, OverflowError):
-            seconds = 0.0
-    if not 0 < seconds < 1e9:
-        raise InputError(f"{where} must be a time such as 600 or 10m, not {_shown(value)}")
-    return seconds
-
-
-def _flag(value: Any, where: str, _: Path) -> bool:
-    if not isinstance(value, bool):
-        raise InputError(f"{where} must be true or false, not {_shown(value)}")
-    return value
-
-
-def _text(value: Any, where: str, _: Path) -> str:
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise InputError(f"{where} must be a text in one line, not {_shown(value)}")
-    return value
-
-
-def _certificates(value: Any, where: str, folder: Path) -> Certificates:
-    parts = ("ca", "cert", "key")
-    if not isinstance(value, dict) or sorted(map(str, value)) != sorted(parts):
-        raise InputError(f"{where} must name three files, ca, cert and key, not {_shown(value)}")
-    paths = (_text(value[part], f"{where}.{part}", folder) for part in parts)
-    return Certificates(*(folder / Path(path).expanduser() for path in paths))
-
-
-_Reader = Callable[[Any, str, Path], Any]
-_READERS: dict[str, _Reader] = {
-    "workers": _count,
-    "memory": _amount,
-    "address": _text,
-    "tls": _certificates,
-    "insecure": _flag,
-    "dashboard": _flag,
-    "stall-timeout": _seconds,
+_READERS: dict[str, Reader] = {
+    "address": values.text,
+    "path": values.path,
+    "hosts": values.hosts,
+    "connect": values.connect,
+    "python": values.word,
+    "system": values.system,
+    "workers": values.count,
+    "adaptive": values.adaptive,
+    "minimum": values.count,
+    "wait": values.seconds,
+    "memory": values.amount,
+    "threads": values.count,
+    "interface": values.word,
+    "local-directory": values.word,
+    "tls": values.certificates,
+    "insecure": values.flag,
+    "dashboard": values.flag,
+    "storage": values.location,
+    "stall-timeout": values.seconds,
 }
+_EVERYWHERE = ("kind", "storage", "stall-timeout")
+_ELSEWHERE = ("tls", "insecure", "wait", "minimum")
+_STARTED = ("memory", "threads", "interface", "local-directory", "dashboard", *_ELSEWHERE)
 _KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "threads": ((), ("workers", "memory")),
-    "local": ((), ("workers", "memory", "tls", "dashboard")),
-    "address": (("address",), ("tls", "insecure")),
+    "local": (
+        (),
+        ("workers", "adaptive", "memory", "threads", "local-directory", "tls", "dashboard"),
+    ),
+    "address": (("address",), _ELSEWHERE),
+    "scheduler-file": (("path",), _ELSEWHERE),
+    "ssh": (("hosts",), ("workers", "python", "connect", *_STARTED)),
+    "jobqueue": (("system",), ("workers", "adaptive", *_STARTED)),
+    "mpi": ((), _STARTED),
 }
 """By kind, the keys it needs and those it may have."""
 
@@ -202,12 +204,35 @@ def _dask_settings(found: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Sections of Dask as dotted names; each has to be one that Dask knows."""
     import distributed  # noqa: F401  # brings its defaults
 
+    if found.get("jobqueue") is not None:
+        _need_jobqueue(path)
     known: dict[str, Any] = dask.config.merge(*dask.config.defaults)
+    if "jobqueue" in known:
+        known["jobqueue"] = {
+            system: _jobqueue_keys(keys) for system, keys in known["jobqueue"].items()
+        }
     settings: dict[str, Any] = {}
     for section in SECTIONS[1:]:
         if found.get(section) is not None:
             _walk(found[section], known.get(section), section, settings, path)
     return settings
+
+
+def _need_jobqueue(path: Path) -> None:
+    try:
+        import dask_jobqueue  # noqa: F401  # brings its defaults
+    except ImportError as error:
+        raise InputError(
+            f"{path} has a section jobqueue, which needs dask-jobqueue: pip install "
+            "'gmkcf-dask[jobqueue]'"
+        ) from error
+
+
+def _jobqueue_keys(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """What may be said of one batch system: no old names, no other programs than Dask's worker."""
+    dropped = ("extra", "env-extra", "job-extra", "worker-command")
+    kept = {key: value for key, value in keys.items() if key not in dropped}
+    return kept | {"scheduler-options": dict.fromkeys(("host", "interface", "port"))}
 
 
 def _walk(value: Any, known: Any, name: str, into: dict[str, Any], path: Path) -> None:
@@ -216,23 +241,23 @@ def _walk(value: Any, known: Any, name: str, into: dict[str, Any], path: Path) -
         into[name] = value
         return
     if not isinstance(value, dict):
-        raise InputError(f"{path}: {name} must be a section, not {_shown(value)}")
+        raise InputError(f"{path}: {name} must be a section, not {shown(value)}")
     names = {str(key).replace("_", "-"): key for key in known}
     for key, part in value.items():
         plain = str(key).replace("_", "-")
-        _refuse_unknown({plain: part}, names, path, name)
+        refuse_unknown({plain: part}, names, str(path), name)
         _walk(part, known[names[plain]], f"{name}.{plain}", into, path)
 
 
 def _refuse_code(name: str, value: Any, path: Path) -> None:
-    if not _TAKEN.match(name):
+    if name.startswith("distributed.") and not _TAKEN.match(name):
         raise InputError(
             f"{path}: {name} is not taken from a file, as much of Dask's configuration can run "
             "code: set it in Dask's own"
         )
     if name.endswith("environ"):
         if not isinstance(value, dict):
-            raise InputError(f"{path}: {name} must be a section, not {_shown(value)}")
+            raise InputError(f"{path}: {name} must be a section, not {shown(value)}")
         for variable, content in value.items():
             if not _VARIABLE.fullmatch(str(variable)) or not isinstance(content, str | int):
                 raise InputError(
@@ -301,24 +326,6 @@ def _depth(value: Any) -> int:
         tables = [part for part in parts if isinstance(part, dict | list)]
         parts = [x for part in tables for x in (part.values() if isinstance(part, dict) else part)]
     return level
-
-
-def _refuse_unknown(
-    found: Mapping[Any, Any], known: Iterable[str], path: Path, section: str = ""
-) -> None:
-    names = list(known)
-    for key in found:
-        if key not in names:
-            near = difflib.get_close_matches(str(key)[:100], names, 1, 0.5)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(names))}"
-            inside = f" in {section}" if section else ""
-            raise InputError(f"{path}: there is no key {_shown(key)}{inside}: {hint}")
-
-
-def _shown(value: Any) -> str:
-    plain = isinstance(value, str | int | float | None)
-    words = repr(value) if plain else f"a {type(value).__name__}"
-    return words if len(words) <= 60 else f"{words[:57]}..."
 
 
 def _one_line(what: object) -> str:

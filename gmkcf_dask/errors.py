@@ -61,6 +61,8 @@ class StoreGoneError(DamagedStoreError):
 class StoreBusyError(StoreError):
     """Somebody else writes into the store, or was killed while doing so."""
 
+    exit_code = 6
+
 
 class DiskFullError(GmkcfError, OSError):
     """The disk of a store has no room left; what is there is kept, and work can go on later."""
@@ -74,6 +76,22 @@ class ScratchError(GmkcfError, OSError):
     exit_code = 5
 
 
+class StorageError(GmkcfError):
+    """An object store does not answer, or not as it should; what is there is kept.
+
+    Not an OSError on purpose: where one of these means that part of a store is damaged or missing,
+    trouble on the way to it must not.
+    """
+
+    exit_code = 5
+
+
+class StorageRefused(StorageError):
+    """An object store does not know us, our rights or the bucket."""
+
+    exit_code = 2
+
+
 class NotPositiveError(HopelessError, ArithmeticError):
     """The objective fell below zero: the fused kernel is too far from positive semi-definite."""
 
@@ -84,6 +102,10 @@ class NumericsError(GmkcfError, ArithmeticError):
 
 class ClusterError(GmkcfError, ConnectionError):
     """The Dask scheduler cannot be reached or used."""
+
+
+class BlindWorkersError(ClusterError):
+    """Workers do not see the store, or cannot write to it."""
 
 
 class ClusterLost(ClusterError):
@@ -106,6 +128,14 @@ class ClusterStalled(ClusterLost):
     retries = 0  # 1 where some workers still answer
 
 
+class UnfitWorker(ClusterLost):
+    """A worker that came late cannot do this work; the others go on without it."""
+
+    retries = 0  # with the same workers
+    worker: str | None = None
+    """Its address, where it is known."""
+
+
 class CheckpointError(GmkcfError, OSError):
     """A checkpoint cannot be written; the one before it is whole."""
 
@@ -114,6 +144,10 @@ class CheckpointError(GmkcfError, OSError):
 
 class DataWarning(UserWarning):
     """The data has a property worth knowing (empty documents, say); work goes on."""
+
+
+class ClusterWarning(UserWarning):
+    """The cluster changed during work; results are the same, costs may not be."""
 
 
 class NumericsWarning(UserWarning):

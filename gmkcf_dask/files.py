@@ -1,4 +1,7 @@
-"""Small files written whole or not at all: the few operations a store needs of its file system."""
+"""Small files written whole or not at all: the few operations a store needs of its file system.
+
+Each works on local paths and in object stores alike; see `locations`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import shutil
 import stat
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,13 +21,18 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 
-from gmkcf_dask.errors import InputError, StoreError
+from gmkcf_dask import locations
+from gmkcf_dask.errors import InputError, StorageRefused, StoreError
+from gmkcf_dask.locations import is_remote
 
 _LEFTOVER = re.compile(r".+\.partial|\..+\.[0-9a-f]{32}")
 
 
 def put_atomic(path: Path, content: bytes) -> None:
     """Write a file so that a reader, or a crash, sees the old content or the new, never a part."""
+    if is_remote(path):
+        locations.put_object(path, content)
+        return
     # opened the ordinary way, so that the file's mode is what the user's umask says
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
@@ -43,6 +51,8 @@ def put_if_absent(path: Path, content: bytes) -> bool:
 
     Of several that try at the same time one succeeds, on network file systems as well.
     """
+    if is_remote(path):
+        return locations.put_new_object(path, content)
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     except FileExistsError:
@@ -75,7 +85,7 @@ def npz_bytes(arrays: Mapping[str, npt.NDArray[Any]], *, compressed: bool = True
 
 
 def open_regular(path: str | Path) -> io.FileIO:
-    """Open a file to read, unbuffered; a pipe would make its reader wait for ever.
+    """Open a local file to read, unbuffered; a pipe would make its reader wait for ever.
 
     Raises
     ------
@@ -97,6 +107,7 @@ READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0
 """Flags with which opening never waits."""
 MOST_BYTES = 1 << 30
 """Of a small file: more than any of ours has."""
+_NO_LARGER = 1 << 40  # bytes; no object is
 
 
 def get(path: Path, most: int = MOST_BYTES) -> bytes | None:
@@ -108,16 +119,125 @@ def get(path: Path, most: int = MOST_BYTES) -> bytes | None:
         It is larger, or no regular file.
     """
     try:
+        if is_remote(path):
+            return _get_object(path, most)
         with open_regular(path) as file:
             if os.fstat(file.fileno()).st_size > most:
-                raise StoreError(f"{path} is far too large: it is not ours, remove it")
+                raise _too_large(path)
             return file.readall()
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
+def read(path: Path) -> bytes:
+    """Content of a file that must be there."""
+    return _get_object(path, _NO_LARGER) if is_remote(path) else path.read_bytes()
+
+
+def _get_object(path: Path, most: int) -> bytes:
+    try:
+        return locations.get_object(path, min(most, _NO_LARGER))
+    except ValueError as error:
+        raise _too_large(path) from error
+
+
+def _too_large(path: Path) -> StoreError:
+    return StoreError(f"{path} is far too large: it is not ours, remove it")
+
+
+def prefetched(paths: Sequence[Path], most: int) -> Callable[[Path], bytes | None]:
+    """What `get` says of small files; those of an object store are brought here side by side."""
+    if not (paths and is_remote(paths[0])):
+        return lambda path: get(path, most)
+    found = dict(zip(paths, locations.find_objects(paths, most), strict=True))
+
+    def give(path: Path) -> bytes | None:
+        content = found[path]
+        if content is not None and len(content) > most:  # told when it is asked for, as a local one
+            raise _too_large(path)
+        return content
+
+    return give
+
+
+def exists(path: Path) -> bool:
+    """Whether there is a file or a folder; a folder of an object store has something in it."""
+    return locations.anything_at(path) if is_remote(path) else path.exists()
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a file."""
+    return locations.object_size(path) is not None if is_remote(path) else path.is_file()
+
+
+def is_no_folder(path: Path) -> bool:
+    """Whether there is something else than a folder; in an object store both can be at once."""
+    return is_file(path) if is_remote(path) else path.exists() and not path.is_dir()
+
+
+def is_link(path: Path) -> bool:
+    """Whether a path is a symbolic link, of which object stores have none."""
+    return not is_remote(path) and path.is_symlink()
+
+
+def resolved(path: Path) -> Path:
+    """The path without links and dots."""
+    return path if is_remote(path) else path.resolve()
+
+
+def absolute(path: Path) -> Path:
+    """The path from the root on; a URL is one already."""
+    return path if is_remote(path) else path.absolute()
+
+
+def names_in(folder: Path) -> list[str]:
+    """Names of what is directly in a folder; none where there is no folder."""
+    if is_remote(folder):
+        return locations.names_below(folder)
+    try:
+        return [entry.name for entry in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file; −1 where there is none."""
+    if is_remote(path):
+        size = locations.object_size(path)
+        return -1 if size is None else size
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return -1
+
+
+def bytes_below(root: Path) -> int:
+    """Bytes of all files in a folder, at any depth."""
+    if is_remote(root):
+        return sum(locations.sizes_below(root).values())
+    return sum(f.stat().st_size for f in root.rglob("*") if f.is_file())
+
+
+def remove(path: Path) -> None:
+    """Delete a file, if there is one; of a link the link itself."""
+    if is_remote(path):
+        locations.delete_objects([path])
+    else:
+        path.unlink(missing_ok=True)
+
+
+def free_bytes(path: Path) -> int | None:
+    """Free bytes on the file system a path will be on; object stores have no end."""
+    if is_remote(path):
+        return None
+    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
+    return shutil.disk_usage(existing).free
+
+
 def links_inside(root: Path) -> Iterator[Path]:
     """Symbolic links in a folder, at any depth; none of them is followed."""
+    if is_remote(root):
+        return
     for folder, folders, names in os.walk(root, followlinks=False):
         for name in (*folders, *names):
             path = Path(folder, name)
@@ -129,9 +249,11 @@ def remove_leftovers(root: Path) -> int:
     """Delete what writers that were killed left half written; returns how many files.
 
     These are `*.partial` files of chunks and the hidden temporaries of `put_atomic`. Links are
-    neither followed nor deleted.
+    neither followed nor deleted. Object stores have no such things.
     """
     removed = 0
+    if is_remote(root):
+        return removed
     for folder, _, names in os.walk(root, followlinks=False):
         for name in names:
             path = Path(folder, name)
@@ -141,18 +263,30 @@ def remove_leftovers(root: Path) -> int:
     return removed
 
 
-def remove_folder(root: Path, *parts: str) -> None:
-    """Delete a folder inside a root with all it holds; never through a symbolic link."""
+def remove_folder(root: Path, *parts: str, first: str = "", last: str = "") -> None:
+    """Delete a folder inside a root with all it holds; never through a symbolic link.
+
+    Object stores have no folders to delete: `first` and `last` name what goes first and last there.
+    """
     path = root
     for part in parts:
         path = path / part
-        if path.is_symlink():
+        if is_link(path):
             raise StoreError(f"{path} is a symbolic link: nothing is deleted through it, remove it")
-    shutil.rmtree(path, ignore_errors=True)
+    if not is_remote(path):
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    locations.delete_objects([path / first] if first else [])
+    held = locations.sizes_below(path)
+    locations.delete_objects([path / name for name in held if name != last])
+    locations.delete_objects([path / last] if last in held else [])
 
 
 def check_writable(path: Path, what: str) -> None:
     """Refuse a folder that could not be made or written, without making it."""
+    if is_remote(path):
+        _probe_object(path, what)
+        return
     existing = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
     if not existing.is_dir():
         raise InputError(f"cannot write {what} at {path}: {existing} is a file; choose another")
@@ -162,7 +296,20 @@ def check_writable(path: Path, what: str) -> None:
 def make_folder(path: Path, what: str) -> None:
     """Create a folder and its parents, or say in one sentence why that cannot be."""
     check_writable(path, what)
-    path.mkdir(parents=True, exist_ok=True)
+    make_folders(path)
+
+
+def make_folders(path: Path) -> None:
+    """Create a folder and its parents; object stores have none."""
+    if not is_remote(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def missing_folders(path: Path) -> list[Path]:
+    """The path and those of its parents that would have to be made."""
+    if is_remote(path):
+        return []
+    return [folder for folder in (path, *path.parents) if not folder.exists()]
 
 
 def _probe(folder: Path, path: Path, what: str) -> None:
@@ -172,3 +319,12 @@ def _probe(folder: Path, path: Path, what: str) -> None:
     except OSError as error:
         reason = error.strerror or error
         raise InputError(f"cannot write {what} at {path}: {reason}; choose another path") from error
+
+
+def _probe_object(path: Path, what: str) -> None:
+    probe = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        locations.put_object(probe, b"")
+        locations.delete_objects([probe])
+    except StorageRefused as error:
+        raise InputError(f"cannot write {what} at {path}: {error}") from error

@@ -8,18 +8,27 @@ tried again a few times, and a cluster on which nothing moves is given up instea
 
 from __future__ import annotations
 
+import re
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import dask
 from threadpoolctl import threadpool_limits
 
 from gmkcf_dask.blas import one_blas_thread
-from gmkcf_dask.errors import ClusterLost, ClusterStalled, WorkersKilled
+from gmkcf_dask.errors import (
+    ClusterLost,
+    ClusterStalled,
+    ClusterWarning,
+    UnfitWorker,
+    WorkersKilled,
+)
+from gmkcf_dask.versions import SameVersions
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -30,6 +39,14 @@ STALL_SECONDS = 600.0
 _POLL_SECONDS = 5.0
 # n×2k numbers ride in the graph on purpose: they can be sent again, scattered data can be lost
 _GRAPH_SETTINGS = {"distributed.admin.large-graph-warning-threshold": "1 GiB"}
+
+
+@dataclass(frozen=True)
+class WorkerSize:
+    """What one worker of a cluster has. Memory in bytes, 0 where it has no limit."""
+
+    memory: int
+    threads: int
 
 
 @dataclass(frozen=True)
@@ -45,12 +62,42 @@ class Runner:
         Threads of the local scheduler; all cores when not given.
     stall_timeout : float
         Seconds without any progress of a graph after which a cluster is given up.
+    left_out : set of str
+        Addresses of workers that get no work of ours: they came with other versions, or are small.
     """
 
     client: Client | None = None
     scheduler: Literal["threads", "synchronous"] = "threads"
     n_threads: int | None = None
     stall_timeout: float = STALL_SECONDS
+    left_out: set[str] = field(default_factory=set)
+
+    def task(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function as graphs should hold it: on a cluster it looks where it is first."""
+        return function if self.client is None else SameVersions.as_here(function)
+
+    def workers(self) -> dict[str, WorkerSize]:
+        """The workers that are there and get work; none where the scheduler does not say."""
+        if self.client is None:
+            return {}
+        try:
+            found: dict[str, tuple[int, int]] = self.client.run_on_scheduler(
+                workers_there, callback_timeout=_POLL_SECONDS
+            )
+        except (OSError, TimeoutError):
+            return {}
+        return {
+            address: WorkerSize(*size)
+            for address, size in found.items()
+            if address not in self.left_out
+        }
+
+    def leave_out(self, unfit: UnfitWorker) -> None:
+        """Give a worker no more work, and say so; not where no other is left."""
+        if unfit.worker is None or not set(self.workers()) - {unfit.worker}:
+            raise unfit
+        self.left_out.add(unfit.worker)
+        warnings.warn(f"{unfit}; it gets no work, the others go on", ClusterWarning, stacklevel=3)
 
     def retry(self, work: Callable[[], _T], forget: Callable[[], object] = lambda: None) -> _T:
         """Do work that hands graphs to a cluster; again, a few times, where the cluster lost some.
@@ -67,6 +114,9 @@ class Runner:
         while True:
             try:
                 return work()
+            except UnfitWorker as error:
+                forget()
+                self.leave_out(error)
             except ClusterLost as error:
                 forget()
                 lost += 1
@@ -104,7 +154,16 @@ class Runner:
                 "per worker, or build with a smaller block"
             ) from error
         except (CancelledError, CommClosedError) as error:
-            raise ClusterLost(f"the connection to the Dask cluster was lost: {error}") from error
+            raise ClusterLost(
+                f"the connection to the Dask cluster was lost: {in_short(error)}"
+            ) from error
+        except (ImportError, AttributeError) as error:
+            if not _is_unreadable(error):
+                raise
+            raise UnfitWorker(
+                f"a worker that came late cannot load its work ({error}): install the same "
+                "versions everywhere"
+            ) from error
         except (OSError, TimeoutError) as error:
             # the same kinds of error can come from a task, and then say nothing about the cluster
             if isinstance(error, ClusterLost) or self.client.status == "running":
@@ -117,12 +176,26 @@ class Runner:
             # only with distributed loaded: undoing a setting made earlier would drop its defaults
             stack.enter_context(dask.config.set(_GRAPH_SETTINGS))
             stack.enter_context(self.client.as_current())
+            others = sorted(self.workers()) if self.left_out else []
+            if others:  # any of them: work is bound to none
+                stack.enter_context(dask.annotate(workers=others))
         else:
             stack.enter_context(
                 dask.config.set(scheduler=self.scheduler, num_workers=self.n_threads)
             )
             stack.enter_context(one_blas_thread())
         return stack
+
+    def everywhere(self, function: Callable[..., Any], *args: Any, **named: Any) -> dict[str, Any]:
+        """Call a function on every worker; by address, what it gave or the error it ended in.
+
+        On threads of this process there are none to ask; those that get no work are left out.
+        """
+        if self.client is None:
+            return {}
+        with self._told_in_a_sentence():
+            found: dict[str, Any] = self.client.run(function, *args, on_error="return", **named)
+        return {address: one for address, one in found.items() if address not in self.left_out}
 
     def compute(self, collection: Any) -> Any:
         """Run one graph and bring its result to the driver."""
@@ -133,6 +206,37 @@ class Runner:
         """Run one graph for all collections and leave the results where they were made."""
         with self._context():
             return tuple(dask.persist(*collections))
+
+    @contextmanager
+    def near(self, kept: Any, first: str) -> Iterator[None]:
+        """Graphs inside work on blocks of a kept array by preference where these are.
+
+        Dask would move a block of megabytes whenever its worker seems a little busier than another.
+
+        Parameters
+        ----------
+        kept : dask array
+        first : str
+            How the names of the tasks that take these blocks begin.
+        """
+        held = None if self.client is None or self.left_out else self._holders(kept)
+        if held is None:
+            yield
+            return
+        # a preference: where a worker has left, any other takes its tasks
+        with dask.annotate(workers=Beside(first, held), allow_other_workers=True):
+            yield
+
+    def _holders(self, kept: Any) -> tuple[str | None, ...] | None:
+        keys = [(kept.name, number, *(0,) * (kept.ndim - 1)) for number in range(kept.numblocks[0])]
+        assert self.client is not None
+        try:
+            found: list[str | None] = self.client.run_on_scheduler(
+                holders, keys, callback_timeout=_POLL_SECONDS
+            )
+        except (OSError, TimeoutError):
+            return None
+        return tuple(found)
 
     def fetch(self, kept: Any) -> Any:
         """Bring a kept result to the driver: no work is done, only a transfer."""
@@ -201,6 +305,52 @@ class Runner:
         except (OSError, TimeoutError):  # CommClosedError is one of these
             return None
         return left
+
+
+def in_short(error: BaseException) -> str:
+    """An error of Dask in one line.
+
+    >>> in_short(ValueError("1 Future cancelled:\\n1 cancelled for reason: lost.\\nMessage"))
+    'lost'
+    """
+    reason = re.search(r"for reason: ([\w -]+)", str(error))
+    return reason[1] if reason else " ".join(str(error).split())
+
+
+def _is_unreadable(error: ImportError | AttributeError) -> bool:
+    """Whether a task could not be loaded, rather than failed."""
+    return isinstance(error, ImportError) or str(error).startswith("Can't get attribute")
+
+
+@dataclass(frozen=True)
+class Beside:
+    """On the scheduler: from the name of a task to the worker it should be on, if any."""
+
+    first: str
+    workers: tuple[str | None, ...]
+
+    def __call__(self, key: Any) -> list[str]:
+        if not isinstance(key, tuple) or not str(key[0]).startswith(self.first):
+            return []
+        worker = self.workers[key[1]]
+        return [] if worker is None else [worker]
+
+
+def holders(keys: list[Any], dask_scheduler: Any = None) -> list[str | None]:
+    """On the scheduler: a worker that has each of these results, None where nobody has."""
+    found = (dask_scheduler.tasks.get(key) for key in keys)
+    return [
+        next((state.address for state in task.who_has or ()), None) if task is not None else None
+        for task in found
+    ]
+
+
+def workers_there(dask_scheduler: Any = None) -> dict[str, tuple[int, int]]:
+    """On the scheduler: memory limit and threads of every worker."""
+    return {
+        address: (int(state.memory_limit or 0), int(state.nthreads))
+        for address, state in dask_scheduler.workers.items()
+    }
 
 
 def tasks_left(key: str, dask_scheduler: Any = None) -> int:

@@ -12,11 +12,14 @@ from typing import Literal
 
 from gmkcf_dask.errors import InputError, PlanRefused
 from gmkcf_dask.tiling import GIB as GIB
-from gmkcf_dask.tiling import KIB, LARGEST_BLOCK, SMALLEST_BLOCK
+from gmkcf_dask.tiling import LARGEST_BLOCK, SMALLEST_BLOCK
 from gmkcf_dask.tiling import MIB as MIB
 from gmkcf_dask.tiling import Tiling as Tiling
 from gmkcf_dask.tiling import ceil_div as ceil_div
 from gmkcf_dask.tiling import default_block as default_block
+from gmkcf_dask.tiling import human_bytes as human_bytes
+from gmkcf_dask.traffic import SUMMED_AT_ONCE as SUMMED_AT_ONCE
+from gmkcf_dask.traffic import Traffic, iteration_traffic
 
 Precision = Literal["float32", "float64", "compact"]
 Residency = Literal["memory", "scratch", "recompute"]
@@ -37,25 +40,11 @@ FEATURE_BLOCKS = 7
 transposed, one as stored and as decoded, and what the reading before left."""
 COMPARED_TILES = 2
 """Stored tiles a building task may keep to compare later kernels with."""
-SUMMED_AT_ONCE = 8
-"""Partial products that are summed together."""
 FEW_COLUMNS = 32
 """Columns of products that always go together, whatever their sum takes."""
 GRAPHS_PER_ITERATION = 3
 # measured per core on a 2-core machine: `scripts/out_of_core`, and `gmkcf benchmark` on WebKB
 STORE_BYTES_PER_MS, MEMORY_BYTES_PER_MS, GRAPH_MS = 350_000, 4_000_000, 100
-
-
-def human_bytes(n: int) -> str:
-    """Bytes as a person reads them.
-
-    >>> human_bytes(3 * GIB // 2)
-    '1.5 GiB'
-    """
-    for unit, name in ((GIB << 10, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if n >= unit:
-            return f"{n / unit:.1f} {name}"
-    return f"{n} B"
 
 
 def build_task_bytes(block: int, n_features_block_bytes: int) -> int:
@@ -112,8 +101,11 @@ class Plan:
     kernels_in_memory: bool
     read_per_iteration: int
     kernel_sweeps_per_iteration: int
+    network_per_iteration: int
+    driver_network_per_iteration: int
     build_task_bytes: int
     fit_task_bytes: int
+    summing_bytes: int
     worker_peak_bytes: int
     driver_bytes: int
     n_workers: int
@@ -154,7 +146,8 @@ class Plan:
             f"kernels come from {source}; fused kernel: {b(self.kw_bytes)}, {where}",
             f"per iteration of gmkcf: {self.kernel_sweeps_per_iteration} sweeps over the kernels, "
             f"{b(self.read_per_iteration)} touched, {GRAPHS_PER_ITERATION} graphs, "
-            f"{self.time_class}",
+            f"{self.time_class}; network {b(self.network_per_iteration)}, of it driver "
+            f"{b(self.driver_network_per_iteration)}",
             f"workers: {self.n_workers} × {self.threads_per_worker} threads × "
             f"{b(self.memory_per_worker)}, planned peak {b(self.worker_peak_bytes)} each; "
             f"driver {b(self.driver_bytes)}",
@@ -177,6 +170,7 @@ def make_plan(
     threads_per_worker: int = 1,
     memory_per_worker: int = 8 * GIB,
     disk_free: int | None = None,
+    scratch: bool = True,
     tiles_stored: int = 0,
     one_process: bool = False,
     residency: Residency | None = None,
@@ -197,6 +191,8 @@ def make_plan(
         The cluster. Threads run one task each.
     disk_free : int, optional
         Free bytes where the store goes; None skips that check.
+    scratch : bool
+        Whether a fused kernel can be written beside the store; not in an object store.
     tiles_stored : int
         Tiles of every kernel that are on disk already, and the features with them.
     one_process : bool
@@ -257,8 +253,7 @@ def make_plan(
     entries = tiling.n_tiles * edge * edge
     stored = n_kernels * entries * STORED_BYTES[precision]
     kw = entries * itemsize
-    # Dask does not spread blocks evenly: half as much again may land on one worker
-    resident = ceil_div(3 * kw, 2 * n_workers) if n_workers > 1 else kw
+    resident = resident_bytes(kw, n_workers)
     fitting = fitting_bytes(edge)  # building is over by then
     fits = fitting + resident <= budget
     tile_bytes = n_kernels * edge * edge * STORED_BYTES[precision]
@@ -267,7 +262,7 @@ def make_plan(
     if residency is None:
         if fits:
             residency = "memory"
-        elif disk_left is None or disk_left >= 2 * kw:
+        elif scratch and (disk_left is None or disk_left >= 2 * kw):
             residency = "scratch"
         else:
             residency = "recompute"
@@ -287,6 +282,9 @@ def make_plan(
         )
     held = tiled_bytes(tiling, n_kernels, precision)
     in_memory = one_process and residency == "memory" and fitting + held <= budget
+    network = Traffic(0, 0)
+    if not one_process:
+        network = iteration_traffic(tiling, itemsize, n_clusters, n_workers, signed=signed)
     kernel_sweeps = 3 if residency == "recompute" else 2
     kw_reads = 0 if residency == "recompute" else 2
     return Plan(
@@ -305,8 +303,11 @@ def make_plan(
         kernels_in_memory=in_memory,
         read_per_iteration=kernel_sweeps * stored + kw_reads * kw,
         kernel_sweeps_per_iteration=kernel_sweeps,
+        network_per_iteration=network.total,
+        driver_network_per_iteration=network.driver,
         build_task_bytes=peaks(edge)[0],
         fit_task_bytes=peaks(edge)[1],
+        summing_bytes=summing,
         worker_peak_bytes=max(
             working_bytes(edge),
             fitting + (held if in_memory else resident if residency == "memory" else 0),
@@ -323,6 +324,18 @@ def make_plan(
 def least_memory(peak: int) -> str:
     """The memory a worker needs for a planned peak, rounded up: what is said will do."""
     return f"{ceil_div(peak * 10, SPILL_TENTHS * MIB):,} MiB"
+
+
+def fits_worker(plan: Plan, memory: int, threads: int, resident: int = 0) -> bool:
+    """Whether a worker can do the tasks of a fit beside what it holds; memory 0 is no limit."""
+    need = PROCESS_BYTES + threads * plan.fit_task_bytes + plan.summing_bytes + resident
+    return memory == 0 or need <= memory * SPILL_TENTHS // 10
+
+
+def resident_bytes(kw_bytes: int, n_workers: int) -> int:
+    """Of a fused kernel in the memory of workers, on the one that has most of it."""
+    # Dask does not spread blocks evenly: half as much again may land on one worker
+    return ceil_div(3 * kw_bytes, 2 * n_workers) if n_workers > 1 else kw_bytes
 
 
 def refuse_small_workers(memory_per_worker: int) -> None:

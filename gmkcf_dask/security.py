@@ -6,10 +6,12 @@ import ipaddress
 import re
 import shutil
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from gmkcf_dask.errors import InputError
+from gmkcf_dask.files import is_link, resolved
 from gmkcf_dask.redact import redacted
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -30,30 +32,30 @@ def is_plain_name(name: object) -> bool:
 
 def confined(path: Path, root: Path) -> Path:
     """The path, once it is known to lie below root with no symbolic link leading elsewhere."""
-    if not path.resolve().is_relative_to(root.resolve()):
+    if not resolved(path).is_relative_to(resolved(root)):
         raise InputError(f"{path} leads out of {root}: remove the link or choose another folder")
     return path
 
 
 def refuse_link(path: Path, what: str) -> None:
     """Refuse a symbolic link where something would be deleted or replaced."""
-    if path.is_symlink():
+    if is_link(path):
         raise InputError(
             f"{path} is a symbolic link, and {what} is never replaced through one: give the path "
             "it points to, or remove the link"
         )
 
 
-def remove_tree(path: Path, root: Path | None = None) -> None:
+def remove_tree(path: Path, root: Path | None = None, *, ignore_errors: bool = False) -> None:
     """Remove a folder and all in it; links inside are removed, what they point to is kept.
 
-    Nothing happens where there is nothing.
+    Nothing happens where there is nothing; `ignore_errors` leaves what cannot be removed.
     """
     refuse_link(path, "a folder")
     if root is not None:
         confined(path, root)
     if path.exists():
-        shutil.rmtree(path)
+        shutil.rmtree(path, ignore_errors=ignore_errors)
 
 
 # --- addresses --------------------------------------------------------------------------------
@@ -125,17 +127,46 @@ def certificates(ca: Path | None, cert: Path | None, key: Path | None) -> Certif
     for option, path in (("--tls-ca", ca), ("--tls-cert", cert), ("--tls-key", key)):
         if not path.is_file():
             raise InputError(f"{option} {path} is not a file: give one in PEM form")
+    found = Certificates(ca, cert, key)
     try:
-        context = ssl.create_default_context(cafile=str(ca))
-        # a password would be asked for on the terminal, in the middle of a job
-        context.load_cert_chain(str(cert), str(key), password=_no_password)
+        ends = [_context(found, purpose) for purpose in ssl.Purpose]
     except (ssl.SSLError, OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise InputError(
             f"the TLS files cannot be used ({reason}): give PEM files, and a key without a "
             "password that belongs to the certificate"
         ) from error
-    return Certificates(ca, cert, key)
+    try:
+        _shake_hands(*ends)
+    except ssl.SSLError as error:
+        reason = getattr(error, "verify_message", None) or error.reason or error
+        raise InputError(
+            f"the certificate {cert} would not be accepted ({reason}): give one that is signed by "
+            f"{ca} and still valid"
+        ) from error
+    return found
+
+
+def _context(files: Certificates, purpose: ssl.Purpose) -> ssl.SSLContext:
+    context = ssl.create_default_context(purpose, cafile=str(files.ca))
+    context.check_hostname = False  # members of a cluster are known by their authority alone
+    context.verify_mode = ssl.CERT_REQUIRED
+    # a password would be asked for on the terminal, in the middle of a job
+    context.load_cert_chain(str(files.cert), str(files.key), password=_no_password)
+    return context
+
+
+def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
+    """Let a member meet its like in memory: what either refuses, a cluster would refuse later."""
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(back, there, server_side=False),
+        server.wrap_bio(there, back, server_side=True),
+    ]
+    for _ in range(10):
+        for end in ends:
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
 
 
 def _no_password() -> str:

@@ -19,6 +19,18 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
+def human_bytes(n: int) -> str:
+    """Bytes as a person reads them.
+
+    >>> human_bytes(3 * GIB // 2)
+    '1.5 GiB'
+    """
+    for unit, name in ((GIB << 10, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if n >= unit:
+            return f"{n / unit:.1f} {name}"
+    return f"{n} B"
+
+
 @dataclass(frozen=True)
 class Tiling:
     """The upper triangle of an n×n matrix cut into square tiles, numbered row by row.

@@ -1,16 +1,20 @@
 """The same versions on the driver, the scheduler and every worker, or a refusal before any work.
 
 Other versions may fail to understand each other's graphs in the middle of a job, or give other
-bits.
+bits. Workers that come later are not asked beforehand: their first task looks.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from gmkcf_dask.errors import ClusterError
+from gmkcf_dask.errors import ClusterError, UnfitWorker
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -39,6 +43,54 @@ def refuse_other_versions(client: Client) -> None:
             f"the cluster has other versions than this process ({'; '.join(different)}): install "
             "the same ones everywhere"
         )
+
+
+@dataclass(frozen=True)
+class SameVersions:
+    """A task that does its work only where the versions are those of the driver.
+
+    No plugin on the cluster could do this: one that outlives a driver that was killed would go on
+    turning workers away from other people's work.
+    """
+
+    task: Callable[..., Any]
+    versions: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def as_here(cls, task: Callable[..., Any]) -> SameVersions:
+        """With the versions of this process."""
+        return cls(task, tuple(installed_versions().items()))
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.task)  # Dask gives block numbers to tasks that ask for them
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        different = _other_versions(self.versions)
+        if different:
+            raise _unfit(different)
+        return self.task(*args, **kwargs)
+
+
+@cache
+def _other_versions(driver: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+    return tuple(
+        f"{name} {found}, not {wanted}"
+        for (name, wanted), found in zip(driver, installed_versions().values(), strict=True)
+        if found != wanted
+    )
+
+
+def _unfit(different: tuple[str, ...]) -> UnfitWorker:
+    from distributed import get_worker
+
+    address = str(get_worker().address)
+    error = UnfitWorker(
+        f"worker {address} came with other versions than the driver's ({'; '.join(different)}): "
+        "install the same ones everywhere"
+    )
+    error.worker = address
+    return error
 
 
 def version_differences(here: dict[str, str], there: dict[str, Any]) -> list[str]:

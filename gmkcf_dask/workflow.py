@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
+from gmkcf_dask.adaptive import Watch
 from gmkcf_dask.blas import one_blas_thread
 from gmkcf_dask.cluster import Resources
 from gmkcf_dask.corpus.model import Matrix
@@ -24,13 +24,15 @@ from gmkcf_dask.engine.tiled import TiledKernels
 from gmkcf_dask.engine.tiles import MemoryTiles
 from gmkcf_dask.errors import HopelessInputError, PlanRefused, StoreError
 from gmkcf_dask.events import Listener, ignore
+from gmkcf_dask.files import free_bytes, is_link, resolved
 from gmkcf_dask.kernels.build import build_store, build_tiles, find_store
 from gmkcf_dask.kernels.lease import writing
 from gmkcf_dask.kernels.magnitudes import LARGEST_TRACE, SMALLEST_DIAGONAL
 from gmkcf_dask.kernels.manifest import is_own_format, package_versions
+from gmkcf_dask.kernels.preflight import refuse_blind_workers
 from gmkcf_dask.kernels.request import KernelRequest
-from gmkcf_dask.kernels.scratch import sweep_scratch
-from gmkcf_dask.kernels.store import KernelStore
+from gmkcf_dask.kernels.scratch import can_keep_scratch, sweep_scratch
+from gmkcf_dask.kernels.store import KernelStore, delete_store
 from gmkcf_dask.kernels.tiles import CODE_SCALE
 from gmkcf_dask.methods.base import (
     MEAN,
@@ -59,7 +61,6 @@ from gmkcf_dask.results.checkpoints import (
 )
 from gmkcf_dask.results.run import holds_run, remove_run, write_run
 from gmkcf_dask.results.summary import summarize_clusters
-from gmkcf_dask.security import remove_tree
 
 Floats = npt.NDArray[np.float64]
 
@@ -156,6 +157,7 @@ def request_plan(
         threads_per_worker=resources.threads_per_worker,
         memory_per_worker=resources.memory_per_worker,
         disk_free=disk_free,
+        scratch=disk_free is not None,
         tiles_stored=0 if found is None else len(found.manifest.tiles_done),
         one_process=resources.in_this_process,
         residency=residency,
@@ -180,6 +182,7 @@ def store_plan(store: KernelStore, n_clusters: int, resources: Resources) -> Pla
         threads_per_worker=resources.threads_per_worker,
         memory_per_worker=resources.memory_per_worker,
         disk_free=_room(store.path),
+        scratch=can_keep_scratch(store.path),
         tiles_stored=m.tiling.n_tiles,
         one_process=resources.in_this_process,
         signed=min((m.stored_minima or {"": 0.0}).values()) < 0.0,
@@ -218,16 +221,19 @@ def stored_kernels(store: KernelStore, plan: Plan, resources: Resources) -> Kern
     """
     if plan.kernels_in_memory:
         return DenseKernels.from_store(store)
-    return TiledKernels(store, resources.runner, plan.residency)
+    # beside the store: whoever writes inside may there too
+    writes = plan.residency == "scratch" and can_keep_scratch(store.path)
+    refuse_blind_workers(resources.runner, store.path, store.manifest.store_id, write=writes)
+    watch = Watch(resources.runner, plan, partial(_room, store.path))
+    return TiledKernels(store, resources.runner, plan.residency, watch.residency)
 
 
-def free_disk(path: Path) -> int:
-    """Free bytes on the file system a path will be on."""
-    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
-    return shutil.disk_usage(existing).free
+def free_disk(path: Path) -> int | None:
+    """Free bytes on the file system a path will be on; None for object stores: they have no end."""
+    return free_bytes(path)
 
 
-def _room(store: Path) -> int:
+def _room(store: Path) -> int | None:
     """Free bytes where a store is, without what killed fits left there."""
     sweep_scratch(store)
     return free_disk(store)
@@ -281,12 +287,12 @@ def build(
 def remove_store(path: Path, *, force: bool = False) -> None:
     """Delete a store, unless somebody is writing into it."""
     with writing(path, force=force):
-        remove_tree(path)
+        delete_store(path)
 
 
 def is_other_store(path: Path, request: KernelRequest) -> bool:
     """Whether a path holds a store of ours, but one made for other data or parameters."""
-    if path.is_symlink() or not is_own_format(path):
+    if is_link(path) or not is_own_format(path):
         return False
     try:
         find_store(path, request)
@@ -385,7 +391,7 @@ def _result(
         "parameters": asdict(method),  # type: ignore[call-overload]
         "kernel": found.kernel,
         "seed": found.seed,
-        "store": str(store.path.resolve()),
+        "store": str(resolved(store.path)),
         "n_samples": store.n_samples,
         "precision": store.manifest.precision,
         "block_size": store.manifest.block_size,

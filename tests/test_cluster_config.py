@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gmkcf_dask.cli import main
-from gmkcf_dask.cluster_config import LARGEST_FILE, parse_config, read_config
+from gmkcf_dask.cluster_config import _KEYS, _READERS, LARGEST_FILE, parse_config, read_config
+from gmkcf_dask.cluster_values import Adaptive, Connect
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.security import Certificates
 
@@ -51,14 +52,68 @@ def test_address_with_certificates_beside_the_file():
     assert found.certificates == Certificates(*files)
 
 
+def test_ssh():
+    found = parse(
+        """
+        gmkcf:
+          kind: ssh
+          hosts: [a, b]
+          python: $HOME/venv/bin/python
+          connect: {username: me, port: 2222, known-hosts: hosts, client-keys: /key}
+          wait: 2m
+          minimum: 1
+          threads: 2
+          interface: eth0
+          local-directory: /scratch
+          storage: stores
+        """
+    )
+    assert found.hosts == ("a", "b")
+    assert found.connect == Connect("me", 2222, Path("folder/hosts"), (Path("/key"),))
+    assert (found.python, found.wait, found.minimum) == ("$HOME/venv/bin/python", 120.0, 1)
+    assert (found.threads, found.interface, found.local_directory) == (2, "eth0", "/scratch")
+    assert found.storage == "folder/stores"
+
+
+def test_bounds_path_and_storage_by_url():
+    found = parse("gmkcf: {kind: local, adaptive: {minimum: 1, maximum: 4}, storage: 's3://b/c/'}")
+    assert found.adaptive == Adaptive(1, 4)
+    assert found.storage == "s3://b/c/"
+    found = parse("gmkcf: {kind: scheduler-file, path: s.json}")
+    assert found.path == Path("folder/s.json")
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
+        ("gmkcf: {kind: ssh}", "gmkcf.hosts is missing, and kind ssh needs it"),
+        ("gmkcf: {kind: ssh, hosts: [a]}", "must be a list of two hosts or more"),
+        ("gmkcf: {kind: ssh, hosts: [a, -b c]}", "must be a list of two hosts or more"),
+        ("gmkcf: {kind: ssh, hosts: [a, b], adaptive: {}}", "no key 'adaptive' in gmkcf"),
+        (
+            "gmkcf: {kind: ssh, hosts: [a, b], connect: {user: me}}",
+            "no key 'user' in gmkcf.connect: did you mean username",
+        ),
+        ("gmkcf: {kind: ssh, hosts: [a, b], connect: {port: 70000}}", "must be a port"),
+        ("gmkcf: {kind: ssh, hosts: [a, b], connect: {known-hosts: }, python: a b}", "a shell"),
+        ("gmkcf: {kind: local, adaptive: 3}", "must be a section with minimum, maximum, not 3"),
+        ("gmkcf: {kind: local, adaptive: {minimum: 1}}", "gmkcf.adaptive.maximum is missing"),
+        ("gmkcf: {kind: local, adaptive: {minimum: 3, maximum: 2}}", "must not be more than"),
+        (
+            "gmkcf: {kind: local, workers: 1, adaptive: {minimum: 1, maximum: 2}}",
+            "has workers and adaptive: say one of them",
+        ),
+        ("gmkcf: {kind: jobqueue, system: [slurm]}", "must be one of slurm, pbs, .* not a list"),
+        ("gmkcf: {kind: mpi, workers: 3}", "no key 'workers' in gmkcf"),
         ("", "must begin with a section gmkcf"),
         ("- 1", "must begin with a section gmkcf"),
         ("gmkcf: local", "has no section gmkcf with the kind"),
         ("gmkfc: {kind: local}", "no key 'gmkfc': did you mean gmkcf"),
-        ("gmkcf: {kind: lokal}", "gmkcf.kind must be one of threads, local, address, not 'lokal'"),
+        (
+            "gmkcf: {kind: lokal}",
+            "gmkcf.kind must be one of threads, local, address, scheduler-file, ssh, jobqueue, "
+            "mpi, not 'lokal'",
+        ),
         ("gmkcf: {kind: [local]}", "not a list"),
         (
             "gmkcf: {kind: local, wrokers: 3}",
@@ -131,13 +186,11 @@ VALUES = st.recursive(
     ),
     max_leaves=8,
 )
-NAMES = st.sampled_from(
-    ["kind", "workers", "memory", "address", "tls", "insecure", "dashboard", "stall-timeout"]
-)
+NAMES = st.sampled_from(["kind", *_READERS])
 
 
 @given(
-    kind=st.sampled_from(["threads", "local", "address"]) | VALUES,
+    kind=st.sampled_from(list(_KEYS)) | VALUES,
     ours=st.dictionaries(NAMES, VALUES, max_size=3),
     dasks=VALUES,
 )
@@ -211,6 +264,40 @@ def test_settings_of_the_file_reach_the_workers(features, tmp_path, monkeypatch)
         "threads": "1",
     }
     assert json.dumps(dask.config.config, default=str, sort_keys=True) == before
+
+
+def test_bounds_threads_and_folder_of_local_workers(tmp_path, monkeypatch):
+    from gmkcf_dask.kinds.opening import open_config
+
+    monkeypatch.setenv("SOMEWHERE", str(tmp_path / "scratch"))
+    text = "kind: local, threads: 2, memory: 1GiB, local-directory: $SOMEWHERE"
+    bounds = "adaptive: {minimum: 1, maximum: 2}"
+    with open_config(parse(f"gmkcf: {{{text}, {bounds}}}"), 10, only_describe=True) as resources:
+        assert (resources.n_workers, resources.threads_per_worker) == (1, 2)
+    with open_config(parse(f"gmkcf: {{{text}, {bounds}}}"), 10) as resources:
+        assert (resources.n_workers, resources.threads_per_worker) == (1, 2)
+        assert list((tmp_path / "scratch").rglob("worker-*"))
+        client = resources.runner.client
+        waiting = client.map(lambda _: __import__("time").sleep(1), range(30), pure=False)
+        client.wait_for_workers(2, timeout=60)
+        client.cancel(waiting)
+    monkeypatch.delenv("SOMEWHERE")
+    with (
+        pytest.raises(InputError, match="names a variable that is not set here"),
+        open_config(parse(f"gmkcf: {{{text}}}"), 10),
+    ):
+        pass
+
+
+def test_a_plan_of_a_cluster_that_is_not_started(features, tmp_path):
+    file = tmp_path / "cluster.yaml"
+    file.write_text("gmkcf: {kind: ssh, hosts: [a, b, c], workers: 2, memory: 1GiB}\n")
+    found = gmkcf("plan", features, "-k", 2, "--cluster", file)
+    assert "runs on: 4 workers on 2 hosts" in found.output
+    assert (
+        "runs on: 6 workers"
+        in gmkcf("plan", features, "-k", 2, "--cluster", file, "--workers", 3).output
+    )
 
 
 def test_a_bad_file_is_told_before_any_work(features, tmp_path):

@@ -10,6 +10,7 @@ from dask.callbacks import Callback
 from problems import dense, kernels, start, tiled
 from sklearn.exceptions import ConvergenceWarning
 
+from gmkcf_dask.engine import tasks
 from gmkcf_dask.engine import tiled as tiled_module
 from gmkcf_dask.engine.tiles import FusedTiles, as_factor, error_factors
 from gmkcf_dask.graph import Runner
@@ -258,13 +259,13 @@ def test_peak_of_a_task_does_not_grow_with_the_kernels(rng, tmp_path, precision)
         Z = as_factor(np.hstack([U, V]), reader.dtype)
         source = FusedTiles(reader, (1.0,) * m)
         peaks[m] = (
-            peak_of(lambda t=tiles, f=F, r=reader: tiled_module._errors_task(t, f, r)),
+            peak_of(lambda t=tiles, f=F, r=reader: tasks.errors_task(t, f, r)),
             peak_of(
-                lambda t=tiles, z=Z, s=source, r=reader: tiled_module._product_task(
+                lambda t=tiles, z=Z, s=source, r=reader: tasks.product_task(
                     t, z, s, r.tiling, split=False
                 )
             ),
-            peak_of(lambda t=tiles, s=source, r=reader: tiled_module._fuse_task(t, s, r.tiling)),
+            peak_of(lambda t=tiles, s=source, r=reader: tasks.fuse_task(t, s, r.tiling)),
         )
         planned = fit_task_bytes(reader.tiling, 2 * k, precision)
         assert max(peaks[m]) <= planned

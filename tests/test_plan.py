@@ -233,3 +233,21 @@ def test_bytes_for_people():
     assert human_bytes(0) == "0 B"
     assert human_bytes(5 * MIB) == "5.0 MiB"
     assert human_bytes(3 << 40) == "3.0 TiB"
+
+
+def test_network_term_by_term():
+    """n = 8,000 in 36 tiles, 2 to a task: 18 partial products, summed to 3 and to 1."""
+    plan = make_plan(8_000, 10, 2, 5, feature_bytes=0, n_workers=3)
+    factors = 8_000 * (10 + 5 + 10) * 4  # [U, V], U, and [U, A] for the errors
+    results = 8_000 * (10 + 5) * 8
+    rows = 18 * 3 * 1024 + 3 * 8_000  # two tiles touch three row blocks
+    tasks = 3 * (3 * 18 + 3 + 1)
+    assert plan.driver_network_per_iteration == factors + results + tasks * 1024 + 65536
+    moved = rows * (10 + 5) * 8 * 2 // 3  # a third is where it is summed
+    expected = (1 + 3) * factors + moved + 2 * results + tasks * 5 * 1024 + 3 * 65536
+    assert plan.network_per_iteration == pytest.approx(expected, abs=2)
+
+
+def test_nothing_travels_inside_one_process():
+    plan = make_plan(8_000, 10, 2, 5, feature_bytes=0, one_process=True)
+    assert plan.network_per_iteration == plan.driver_network_per_iteration == 0

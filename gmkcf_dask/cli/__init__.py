@@ -1,6 +1,8 @@
 """The `gmkcf` command."""
 
-from gmkcf_dask.cli import stores as stores  # adds its commands to main
+from gmkcf_dask.cli import doctor as doctor  # these add their commands to main
+from gmkcf_dask.cli import stores as stores
+from gmkcf_dask.cli import submit as submit
 from gmkcf_dask.cli.commands import main
 
 __all__ = ["main"]

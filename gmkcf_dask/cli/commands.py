@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +12,10 @@ from gmkcf_dask import __version__
 from gmkcf_dask.cli.group import Group
 from gmkcf_dask.cli.options import (
     METHOD_PARAMETERS,
+    Location,
     cluster_options,
     clusters_option,
+    default_store,
     fit_options,
     force_option,
     input_argument,
@@ -25,7 +24,7 @@ from gmkcf_dask.cli.options import (
     open_place,
     text_options,
 )
-from gmkcf_dask.cli.report import report_many, report_one
+from gmkcf_dask.cli.report import report_many, report_one, showing_notes, showing_progress
 from gmkcf_dask.cli.signals import or_interrupt
 from gmkcf_dask.errors import HopelessError, InputError, StoreBusyError
 from gmkcf_dask.plan import human_bytes
@@ -40,11 +39,11 @@ def main() -> None:
     """Cluster samples with many kernels at once, in memory or far beyond it.
 
     INPUT is a .npz, .npy, .mtx, .svmlight or .mat matrix (rows are samples), a folder of .txt
-    files, or a .jsonl or .csv file with a text column.
+    files, or a .jsonl or .csv file with a text column. Stores and runs are paths or s3:// URLs.
 
     Exit codes: 0 done, 2 bad input or usage, 3 no room in memory or on disk, 4 damaged store, 5
-    cluster lost or no space for a checkpoint (to be resumed), 130 and 143 interrupted by SIGINT and
-    SIGTERM.
+    cluster or object store lost or no space for a checkpoint (to be resumed), 6 store being written
+    by another, 130 and 143 interrupted by SIGINT and SIGTERM.
     """
 
 
@@ -59,7 +58,7 @@ def plan(input_path: str, n_clusters: int, **options: Any) -> None:
     from gmkcf_dask import workflow
     from gmkcf_dask.methods.gmkcf import Gmkcf
 
-    with _notes():
+    with showing_notes():
         request = _request(input_path, options)
     Gmkcf(n_clusters).check_samples(request.n_samples)
     with open_place(request.n_samples, options, only_describe=True) as resources:
@@ -71,7 +70,7 @@ def plan(input_path: str, n_clusters: int, **options: Any) -> None:
 
 @main.command()
 @input_argument
-@click.argument("store", type=click.Path(path_type=Path))
+@click.argument("store", type=Location())
 @force_option
 @kernel_options
 @text_options
@@ -80,7 +79,7 @@ def build(input_path: str, store: Path, **options: Any) -> None:
     """Compute the kernels of INPUT into STORE; an interrupted build goes on where it stopped."""
     from gmkcf_dask import workflow
 
-    with _notes():
+    with showing_notes():
         request = _request(input_path, options)
 
     def planned(place: Any) -> Any:
@@ -89,7 +88,8 @@ def build(input_path: str, store: Path, **options: Any) -> None:
 
     with (
         open_place(request.n_samples, options, check=planned) as resources,
-        _progress() as progress,
+        showing_notes(),
+        showing_progress() as progress,
     ):
         built = workflow.build(
             store, request, planned(resources), resources, progress, force=options["force"]
@@ -103,7 +103,7 @@ def build(input_path: str, store: Path, **options: Any) -> None:
 
 
 @main.command()
-@click.argument("store", type=click.Path(path_type=Path))
+@click.argument("store", type=Location())
 @fit_options
 @cluster_options
 def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
@@ -135,8 +135,9 @@ def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
 @fit_options
 @click.option(
     "--store",
-    type=click.Path(path_type=Path),
-    help="Where the kernels go; a store that fits is used again.  [default: OUT/store.zarr]",
+    type=Location(),
+    help="Path or URL of the kernels; a store that fits is used again.  [default: OUT/store.zarr, "
+    "or in the storage of the cluster file]",
 )
 @force_option
 @kernel_options
@@ -152,13 +153,13 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
     resume = _resume(method, options, overwrite=overwrite)
     check_run_folder(out, overwrite=overwrite, resume=resume)
     watch = workflow.Stopwatch({})
-    with _notes():
+    with showing_notes():
         request = watch.time("read", lambda: _request(input_path, options))
     method.check_samples(request.n_samples)
     kernels = _kernels(options["kernel"], method, tuple(spec.name for spec in request.specs))
     for name in kernels if len(kernels) > 1 else ():
         check_run_folder(out / name, overwrite=overwrite, resume=resume, inside=out)
-    path = store or out / "store.zarr"
+    path = store or default_store(options, out)
     if resume and _finished(out, find_store(path, request), method, kernels, options):
         return
     replace = overwrite and store is None and workflow.is_other_store(path, request)
@@ -175,7 +176,7 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
             click.echo(f"  {line}")
         if replace:
             workflow.remove_store(path, force=options["force"])
-        with _progress() as progress:
+        with showing_notes(), showing_progress() as progress:
             built = watch.time(
                 "build",
                 lambda: workflow.build(
@@ -187,10 +188,10 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
 
 
 @main.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run_folder", metavar="RUN", type=Location())
 @click.option(
     "--labels",
-    type=click.Path(path_type=Path),
+    type=Location(),
     help="CSV with the columns id,label.  [default: the labels that came with the corpus]",
 )
 @cluster_options
@@ -258,7 +259,7 @@ def benchmark(
     sets = tuple(name.strip() for name in datasets.split(",") if name.strip())
     asked = Benchmark(data, out, sets, tuple(choose_entries(names)), n_seeds, normalization)
     options["cluster"] = options["cluster"] or "threads"
-    with open_place(0, options) as resources, _progress() as progress:
+    with open_place(0, options) as resources, showing_progress() as progress:
 
         def say(line: str) -> None:
             progress.close()
@@ -359,7 +360,7 @@ def _fit_and_report(
 ) -> None:
     from gmkcf_dask import workflow
     from gmkcf_dask.kernels.lease import owning
-    from gmkcf_dask.results.checkpoints import FOLDER, has_checkpoint
+    from gmkcf_dask.results.checkpoints import FOLDER, has_checkpoint, may_go_on
 
     folder = out / FOLDER
     if options["resume"] and method.run_type is None:
@@ -367,7 +368,7 @@ def _fit_and_report(
     elif options["resume"] and not has_checkpoint(folder):
         click.echo(f"note: there is no checkpoint in {out}, beginning at the beginning", err=True)
     try:
-        with owning(out), _progress() as progress:
+        with owning(out), showing_progress() as progress:
             found = workflow.fit_into(
                 out,
                 store,
@@ -383,7 +384,7 @@ def _fit_and_report(
     except (HopelessError, InputError, StoreBusyError):
         raise  # the same command would end there again; what InputError leaves waits for another
     except BaseException:
-        click.get_current_context().find_root().obj.resumable = has_checkpoint(folder)
+        click.get_current_context().find_root().obj.resumable = may_go_on(folder)
         raise
     for note in found[0][1]["warnings"]:
         click.echo(f"note: {note}", err=True)
@@ -395,24 +396,3 @@ def _fit_and_report(
     click.echo(f"time: {spent}")
     where = out if len(found) == 1 else out / "KERNEL"
     click.echo(f"results: {where}/labels.csv, {where}/result.json, {where}/factors.npz")
-
-
-@contextmanager
-def _progress() -> Iterator[Any]:
-    from gmkcf_dask.progress import Progress
-
-    progress = Progress()
-    try:
-        yield progress
-    finally:
-        progress.close()
-
-
-@contextmanager
-def _notes() -> Iterator[None]:
-    """Warnings as one sentence each, without the source line Python prints."""
-    with warnings.catch_warnings(record=True) as raised:
-        warnings.simplefilter("always")
-        yield
-    for warning in raised:
-        click.echo(f"note: {warning.message}", err=True)

@@ -59,6 +59,6 @@ class Group(click.Group):
 def _end(ctx: click.Context, sentence: str, code: int) -> NoReturn:
     """Say what ended a command and, where it makes sense, how to go on."""
     click.echo(sentence, err=True)
-    if ctx.obj.resumable or code not in (2, 3, 4):
+    if ctx.obj.resumable or code not in (2, 3, 4, 6):
         click.echo(f"to go on: {ctx.obj.again()}", err=True)
     sys.exit(code)

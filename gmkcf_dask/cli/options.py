@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -13,6 +15,15 @@ from gmkcf_dask.graph import STALL_SECONDS
 from gmkcf_dask.plan import STORED_BYTES
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Location(click.Path):
+    """A path of this machine, or a URL such as s3://BUCKET/NAME."""
+
+    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> Any:
+        from gmkcf_dask.locations import location
+
+        return location(value)
 
 
 def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
@@ -35,6 +46,22 @@ def _finite(ctx: click.Context, param: click.Parameter, value: float | None) -> 
     return value
 
 
+def _as_member(command: _F) -> _F:
+    """Under `mpirun` a command is run by one process; the others serve it."""
+
+    @wraps(command)
+    def run(*args: Any, **options: Any) -> Any:
+        place = asked_place(options)
+        if place.kind != "mpi":
+            return command(*args, **options)
+        from gmkcf_dask.kinds.mpi import mpi_member
+
+        with mpi_member(place) as drives:
+            return command(*args, **options) if drives else None
+
+    return cast(_F, run)
+
+
 def _options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
     def decorate(command: _F) -> _F:
         for option in reversed(options):
@@ -49,8 +76,9 @@ cluster_options = _options(
         "--cluster",
         metavar="threads|local|ADDRESS|FILE.yaml",
         help="Where work runs: threads of this process, worker processes on this machine, the "
-        "address of a Dask scheduler, or a file that describes one of these; options given here "
-        "win over the file.  [default: local from 5,000 samples, threads below]",
+        "address of a Dask scheduler, or a file that describes a cluster (cluster_configs/ has one "
+        "for every kind); options given here win over the file.  [default: local "
+        "from 5,000 samples, threads below]",
     ),
     click.option(
         "--workers",
@@ -94,6 +122,7 @@ cluster_options = _options(
         help="Seconds without any progress after which a cluster is given up.  [default: "
         f"{STALL_SECONDS:g}]",
     ),
+    _as_member,
 )
 normalization_option = click.option(
     "--normalization",
@@ -209,7 +238,7 @@ method_options = _options(
 fit_options = _options(
     clusters_option,
     click.option(
-        "--out", type=click.Path(path_type=Path), required=True, help="Folder for the results."
+        "--out", type=Location(), required=True, help="Folder for the results, a path or a URL."
     ),
     click.option("--overwrite", is_flag=True, help="Replace the results of another run in --out."),
     click.option(
@@ -246,6 +275,45 @@ force_option = click.option(
 input_argument = click.argument("input_path", metavar="INPUT")
 
 
+def asked_place(options: dict[str, Any]) -> Any:
+    """The place that the cluster options describe; they win over the file that one may name."""
+    from gmkcf_dask.cluster_config import ClusterConfig, is_config_path, read_config
+    from gmkcf_dask.security import certificates
+
+    where: str | None = options["cluster"]
+    if where is not None and is_config_path(where):
+        said = read_config(Path(where))
+    elif where is None or where in ("threads", "local"):
+        said = ClusterConfig(where or "")
+    else:
+        said = ClusterConfig("address", address=where)
+    tls = certificates(options["tls_ca"], options["tls_cert"], options["tls_key"])
+    if tls is None and said.certificates is not None:
+        files = said.certificates
+        tls = certificates(files.ca, files.cert, files.key)
+    return replace(
+        said,
+        workers=options["workers"] or said.workers,
+        adaptive=None if options["workers"] else said.adaptive,
+        memory=options["memory"] or said.memory,
+        certificates=tls,
+        insecure=options["insecure"] or said.insecure,
+        dashboard=options["dashboard"] or said.dashboard,
+        stall_timeout=options["stall_timeout"] or said.stall_timeout,
+    )
+
+
+def default_store(options: dict[str, Any], out: Path) -> Path:
+    """Where `gmkcf run` puts the kernels: into the cluster file's storage, or beside results."""
+    from gmkcf_dask.files import absolute
+    from gmkcf_dask.locations import location
+
+    storage = asked_place(options).storage
+    if not storage:
+        return out / "store.zarr"
+    return location(f"{storage.rstrip('/')}/{absolute(out).name}.zarr")
+
+
 @contextmanager
 def open_place(
     n_samples: int,
@@ -253,36 +321,14 @@ def open_place(
     *,
     only_describe: bool = False,
     check: Callable[[Any], object] | None = None,
+    unchecked: bool = False,
 ) -> Iterator[Any]:
     """The resources that the cluster options ask for; `check` is asked before workers start."""
-    from gmkcf_dask.cluster import Access, open_cluster
-    from gmkcf_dask.cluster_config import ClusterConfig, is_config_path, read_config
-    from gmkcf_dask.security import certificates
+    from gmkcf_dask.kinds.opening import open_config
 
-    where: str | None = options["cluster"]
-    if where is not None and is_config_path(where):
-        said = read_config(Path(where))
-        where = said.where
-    else:
-        said = ClusterConfig("")
-    tls = certificates(options["tls_ca"], options["tls_cert"], options["tls_key"])
-    if tls is None and said.certificates is not None:
-        files = said.certificates
-        tls = certificates(files.ca, files.cert, files.key)
-    access = Access(
-        tls, options["insecure"] or said.insecure, options["dashboard"] or said.dashboard
-    )
-    with open_cluster(
-        where,
-        n_samples,
-        options["workers"] or said.workers,
-        options["memory"] or said.memory,
-        only_describe=only_describe,
-        check=check,
-        access=access,
-        stall_timeout=options["stall_timeout"] or said.stall_timeout or STALL_SECONDS,
-        settings=said.settings,
-    ) as resources:
+    place = asked_place(options)
+    how: dict[str, Any] = {"check": check, "unchecked": unchecked}
+    with open_config(place, n_samples, only_describe=only_describe, **how) as resources:
         if resources.dashboard:
             click.echo(f"dashboard: {resources.dashboard}")
         yield resources

@@ -1,7 +1,10 @@
-"""What a finished run looks like on the terminal."""
+"""What a run looks like on the terminal: while it goes on, and when it is finished."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -40,3 +43,25 @@ def best_run(found: Any) -> int:
     """Number of the restart that was kept."""
     objectives = [run.objective for run in found.runs]
     return objectives.index(min(objectives))
+
+
+@contextmanager
+def showing_progress() -> Iterator[Any]:
+    """A line of progress on the terminal, until it is done with."""
+    from gmkcf_dask.progress import Progress
+
+    progress = Progress()
+    try:
+        yield progress
+    finally:
+        progress.close()
+
+
+@contextmanager
+def showing_notes() -> Iterator[None]:
+    """Warnings as one sentence each, without the source line Python prints."""
+    with warnings.catch_warnings(record=True) as raised:
+        warnings.simplefilter("always")
+        yield
+    for warning in raised:
+        click.echo(f"note: {warning.message}", err=True)

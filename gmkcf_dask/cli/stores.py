@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
-from gmkcf_dask.cli.commands import _progress, main
-from gmkcf_dask.cli.options import cluster_options, force_option, open_place
+from gmkcf_dask.cli.commands import main
+from gmkcf_dask.cli.options import Location, cluster_options, force_option, open_place
+from gmkcf_dask.cli.report import showing_progress
 from gmkcf_dask.errors import DamagedStoreError
 
-store_argument = click.argument("store", type=click.Path(path_type=Path))
+store_argument = click.argument("store", type=Location())
 
 
 @main.command()
@@ -36,7 +37,7 @@ def verify(store: Path, **options: Any) -> None:
     from gmkcf_dask.kernels.check import find_damage, open_unchecked
 
     opened = open_unchecked(store)
-    with open_place(opened.n_samples, options) as resources, _progress() as progress:
+    with open_place(opened.n_samples, options) as resources, showing_progress() as progress:
         damage = find_damage(opened, resources.runner, progress)
     for line in damage.lines(opened.manifest):
         click.echo(line)
@@ -63,7 +64,7 @@ def repair(store: Path, force: bool, **options: Any) -> None:
     from gmkcf_dask.kernels.repair import repair_store
 
     opened = open_unchecked(store)
-    with open_place(opened.n_samples, options) as resources, _progress() as progress:
+    with open_place(opened.n_samples, options) as resources, showing_progress() as progress:
         done = repair_store(store, resources.runner, progress, force=force)
     lines = done.lines
     for line in lines:

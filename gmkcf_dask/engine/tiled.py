@@ -8,14 +8,12 @@ sums them in tile order: the result is the same bits on every scheduler.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 from uuid import uuid4
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 from dask.delayed import Delayed, delayed
 
 from gmkcf_dask.engine.operators import (
@@ -26,16 +24,23 @@ from gmkcf_dask.engine.operators import (
     in_order,
     one_factor,
 )
+from gmkcf_dask.engine.tasks import (
+    WriteThrough,
+    as_is,
+    errors_task,
+    first_of,
+    fuse_and_multiply_task,
+    merge_boxes,
+    product_each_task,
+    product_of_blocks_task,
+    product_task,
+    second_of,
+    tile_numbers,
+    unbox,
+)
 from gmkcf_dask.engine.tiles import (
     SPLIT_EVERY,
-    AnyFloats,
-    Errors,
     FusedTiles,
-    Load,
-    Partial,
-    Product,
-    ProductEach,
-    TileReader,
     TileSource,
     as_factor,
     assemble,
@@ -43,12 +48,9 @@ from gmkcf_dask.engine.tiles import (
     error_factors,
 )
 from gmkcf_dask.graph import Runner
-from gmkcf_dask.kernels.scratch import ScratchFolder, ScratchTiles
+from gmkcf_dask.kernels.scratch import ScratchFolder, ScratchTiles, can_keep_scratch
 from gmkcf_dask.kernels.store import KernelStore
-from gmkcf_dask.plan import FEW_COLUMNS, Residency, Tiling, products_per_weight_step
-
-Indices = npt.NDArray[np.int64]
-Boxes = npt.NDArray[np.object_]
+from gmkcf_dask.plan import FEW_COLUMNS, Residency, products_per_weight_step
 
 SUM_BYTES = 32 << 20
 """What summing the partial products of several kernels or runs may hold at once."""
@@ -64,6 +66,8 @@ class TiledKernels:
         Where the graphs run.
     residency : {"memory", "scratch", "recompute"}
         Where a fused kernel lives between its products; the plan decides.
+    reconsider : callable
+        From where fused kernels lived so far to where the next one shall: asked before each.
     """
 
     def __init__(
@@ -71,10 +75,14 @@ class TiledKernels:
         store: KernelStore,
         runner: Runner,
         residency: Residency = "memory",
+        reconsider: Callable[[Residency], Residency] = lambda residency: residency,
     ) -> None:
         self.names = store.names
         self.n_samples = store.n_samples
+        if residency == "scratch" and not can_keep_scratch(store.path):
+            residency = "recompute"
         self.residency = residency
+        self._reconsider = reconsider
         self._store = store
         self._runner = runner
         self._reader = store.reader
@@ -104,7 +112,12 @@ class TiledKernels:
         return self._store.diagonal(i)
 
     def fuse(self, weights: Floats, *, keep: bool = True) -> TiledFusedKernel:
-        return TiledFusedKernel(self, weights, self.residency if keep else "recompute")
+        return TiledFusedKernel(self, weights, self.residency_now() if keep else "recompute")
+
+    def residency_now(self) -> Residency:
+        """Where the next fused kernel lives: workers may have left since the last one."""
+        self.residency = self._reconsider(self.residency)
+        return self.residency
 
     def single(self, i: int) -> TiledFusedKernel:
         # reading one kernel again costs no more than reading a copy of it from disk
@@ -123,7 +136,7 @@ class TiledKernels:
             own = {i: slice(columns[i].start - first, columns[i].stop - first) for i in kernels}
             products = partial(
                 self.summed,
-                _product_each_task,
+                product_each_task,
                 self.factor(Z[:, needed]),
                 reader=self._reader,
                 columns=own,
@@ -158,7 +171,7 @@ class TiledKernels:
     def _error_sums(self, F: Floats) -> da.Array:
         """What every group of tiles adds to the m errors, shape (groups, m)."""
         return da.blockwise(
-            _errors_task,
+            self._runner.task(errors_task),
             "im",
             self.index(),
             "i",
@@ -177,7 +190,7 @@ class TiledKernels:
         per_task = tiling.tiles_per_task(self._reader.dtype.itemsize)
         starts = range(0, tiling.n_tiles, per_task)
         return da.map_blocks(
-            _tile_numbers,
+            tile_numbers,
             chunks=(tuple(min(per_task, tiling.n_tiles - t) for t in starts),),
             dtype=np.int64,
             meta=np.empty(0, np.int64),
@@ -197,7 +210,7 @@ class TiledKernels:
         """The sum over all blocks of what a task makes of tile numbers, or fused tiles, and Z."""
         source = self.index() if kw is None else kw
         boxes = da.map_blocks(
-            task,
+            self._runner.task(task),
             source,
             # a box for each block, of as many dimensions: dropping any would add tasks
             chunks=((1,) * source.numblocks[0], *((1,) for _ in source.shape[1:])),
@@ -207,32 +220,39 @@ class TiledKernels:
             name=_unique("partial"),
             **kwargs,
         )
-        return da.reduction(
-            boxes,
-            chunk=_as_is,
-            combine=_merge_boxes,
-            aggregate=_merge_boxes,
-            axis=0,
-            dtype=object,
-            meta=np.empty((0,) * (source.ndim - 1), object),
-            concatenate=False,
-            split_every=SPLIT_EVERY,
-        )
+        return _tree_sum(boxes)
 
-    def fused_tiles(self, weights: tuple[float, ...]) -> da.Array:
-        """Fused tiles as a Dask array, shape (n_tiles, b, b), g tiles per block."""
-        b, index = self._reader.tiling.block, self.index()
-        return da.map_blocks(
-            _fuse_task,
+    def fused_and_summed(
+        self, source: FusedTiles, factor: Delayed, split: bool
+    ) -> tuple[da.Array, da.Array]:
+        """Fused tiles, shape (n_tiles, b, b), g tiles per block, and the sum of their products.
+
+        One task makes both of a block: between two, Dask would move blocks from worker to worker.
+        """
+        tiling, index = self._reader.tiling, self.index()
+        boxed: dict[str, Any] = {"dtype": object, "meta": np.empty(0, object)}
+        boxed["chunks"] = ((1,) * index.numblocks[0],)
+        pairs = da.map_blocks(
+            self._runner.task(fuse_and_multiply_task),
             index,
-            source=FusedTiles(self._reader, weights),
-            tiling=self._reader.tiling,
+            Z=factor,
+            source=source,
+            tiling=tiling,
+            split=split,
+            name=_unique("fused"),
+            **boxed,
+        )
+        kw = da.map_blocks(
+            first_of,
+            pairs,
             new_axis=[1, 2],
-            chunks=(index.chunks[0], (b,), (b,)),
+            chunks=(index.chunks[0], (tiling.block,), (tiling.block,)),
             dtype=self._reader.dtype,
             meta=np.empty((0, 0, 0), self._reader.dtype),
-            name=_unique("fused"),
+            name=_unique("kept"),
         )
+        boxes = da.map_blocks(second_of, pairs, name=_unique("partial"), **boxed)
+        return kw, _tree_sum(boxes)
 
 
 class TiledFusedKernel(FusedAnswers):
@@ -254,9 +274,14 @@ class TiledFusedKernel(FusedAnswers):
 
     def _product(self, Z: Floats, *, split: bool) -> Floats:
         # a kept collection with a lost task stays lost: it is dropped, and fused again from w
-        result = self._stack._runner.retry(lambda: self._summed_product(Z, split), self.release)
+        result = self._stack._runner.retry(lambda: self._summed_product(Z, split), self._start_over)
         width = Z.shape[1] * (2 if split else 1)
         return finite(assemble(unbox(result), self._stack._reader.tiling, width), "K Z")
+
+    def _start_over(self) -> None:
+        self.release()
+        if self.residency == "memory":
+            self.residency = self._stack.residency_now()
 
     def _summed_product(self, Z: Floats, split: bool) -> Any:
         stack, runner = self._stack, self._stack._runner
@@ -265,13 +290,13 @@ class TiledFusedKernel(FusedAnswers):
         if self.residency != "memory":
             with stack._scratch.told_when_full(self.release):
                 source = self._tile_source()
-                return runner.compute(stack.summed(_product_task, factor, source=source, **options))
-        kw = stack.fused_tiles(self._fused.weights) if self._kept is None else self._kept
-        total = stack.summed(_product_of_blocks_task, factor, kw, **options)
-        if self._kept is not None:
+                return runner.compute(stack.summed(product_task, factor, source=source, **options))
+        if self._kept is None:
+            self._kept, total = runner.keep(*stack.fused_and_summed(self._fused, factor, split))
+            return runner.fetch(total)
+        total = stack.summed(product_of_blocks_task, factor, self._kept, **options)
+        with runner.near(self._kept, as_is.__name__):
             return runner.compute(total)
-        self._kept, total = runner.keep(kw, total)
-        return runner.fetch(total)
 
     def _tile_source(self) -> TileSource:
         """Where later products read from; the first one writes scratch as it goes."""
@@ -280,109 +305,22 @@ class TiledFusedKernel(FusedAnswers):
         if self._scratch is not None:
             return self._scratch
         self._scratch = self._stack._scratch.create()
-        return _WriteThrough(self._fused, self._scratch)
+        return WriteThrough(self._fused, self._scratch)
 
 
-@dataclass(frozen=True)
-class _WriteThrough:
-    source: TileSource
-    scratch: ScratchTiles
-
-    def loader(self) -> Load:
-        fuse = self.source.loader()
-
-        def load(t: int, into: AnyFloats | None) -> AnyFloats:
-            tile = fuse(t, into)
-            self.scratch.write(t, tile)
-            return tile
-
-        return load
-
-
-@dataclass(frozen=True)
-class _BlockTiles:
-    """Tiles inside a block of fused tiles."""
-
-    block: AnyFloats
-    first: int
-    tiling: Tiling
-
-    def loader(self) -> Load:
-        return self._tile
-
-    def _tile(self, t: int, into: AnyFloats | None) -> AnyFloats:
-        rows, cols = self.tiling.shape(t)
-        # edge tiles are padded: copied, BLAS gives the bits it gives for tiles in memory
-        return _plain(self.block[t - self.first, :rows, :cols])
-
-
-def _fuse_task(tiles: Indices, source: FusedTiles, tiling: Tiling) -> AnyFloats:
-    load = source.loader()
-    block = np.empty((len(tiles), tiling.block, tiling.block), source.reader.dtype)
-    for room, t in zip(block, tiles, strict=True):
-        rows, cols = tiling.shape(int(t))
-        if (rows, cols) == room.shape:
-            load(int(t), room)
-        else:
-            room[:rows, :cols] = load(int(t), None)
-    return block
-
-
-def _plain(values: AnyFloats) -> AnyFloats:
-    """In C order and aligned: what came over a network may be neither, and NumPy then sums the
-    same numbers in another order."""
-    return np.require(values, requirements=["C_CONTIGUOUS", "ALIGNED"])
-
-
-def _tile_numbers(block_id: tuple[int, ...], per_task: int, n_tiles: int) -> Indices:
-    first = block_id[0] * per_task
-    return np.arange(first, min(first + per_task, n_tiles))
-
-
-def _product_of_blocks_task(
-    kw: AnyFloats, Z: AnyFloats, tiling: Tiling, split: bool, block_id: tuple[int, ...]
-) -> Boxes:
-    tiles = _tile_numbers(block_id, tiling.tiles_per_task(kw.itemsize), tiling.n_tiles)
-    source = _BlockTiles(kw, int(tiles[0]), tiling)
-    return box(Product(source, _plain(Z), tiling, split=split)(map(int, tiles)), kw.ndim)
-
-
-def _product_task(
-    tiles: Indices, Z: AnyFloats, source: TileSource, tiling: Tiling, split: bool
-) -> Boxes:
-    return box(Product(source, _plain(Z), tiling, split=split)(map(int, tiles)))
-
-
-def _product_each_task(
-    tiles: Indices, Z: AnyFloats, reader: TileReader, columns: dict[int, slice], split: bool
-) -> Boxes:
-    return box(ProductEach(reader, columns, _plain(Z), split=split)(map(int, tiles)))
-
-
-def _errors_task(tiles: Indices, F: AnyFloats, reader: TileReader) -> Floats:
-    return Errors(reader, _plain(F))(map(int, tiles))[None]
-
-
-def box(partial: Partial, ndim: int = 1) -> Boxes:
-    """A partial product as a one-element array, which is what a Dask array is made of."""
-    boxed = np.empty((1,) * ndim, dtype=object)
-    boxed[(0,) * ndim] = partial
-    return boxed
-
-
-def unbox(boxed: Any) -> Partial:
-    """The partial product inside."""
-    return boxed if isinstance(boxed, Partial) else next(iter(np.ravel(boxed)))
-
-
-def _as_is(boxes: Boxes, axis: Any, keepdims: bool) -> Boxes:
-    return boxes
-
-
-def _merge_boxes(boxes: Any, axis: Any, keepdims: bool) -> Boxes:
-    parts = boxes if isinstance(boxes, list) else [boxes]
-    ndim = np.ndim(parts[0]) if keepdims else np.ndim(parts[0]) - 1
-    return box(Partial.merge(unbox(part) for part in parts), ndim)
+def _tree_sum(boxes: da.Array) -> da.Array:
+    """The sum of boxed partial products, eight at a time in tile order."""
+    return da.reduction(
+        boxes,
+        chunk=as_is,
+        combine=merge_boxes,
+        aggregate=merge_boxes,
+        axis=0,
+        dtype=object,
+        meta=np.empty((0,) * (boxes.ndim - 1), object),
+        concatenate=False,
+        split_every=SPLIT_EVERY,
+    )
 
 
 def _unique(name: str) -> str:

@@ -28,6 +28,7 @@ from gmkcf_dask.kernels.lease import owning
 from gmkcf_dask.kernels.request import KernelRequest
 from gmkcf_dask.kernels.specs import precomputed_specs, resolve_kernels
 from gmkcf_dask.kernels.store import KernelStore
+from gmkcf_dask.locations import is_location, location
 from gmkcf_dask.methods.base import Method
 from gmkcf_dask.methods.registry import make_method, parameters_of
 from gmkcf_dask.progress import Progress
@@ -72,15 +73,15 @@ PARAMETERS = """
         Edge of the tiles kernels are cut into.
     random_state : int, RandomState or None
         Seed of the starts and of K-means.
-    store : path, optional
-        Build the kernels here, chunked on disk; a store that is already there and fits the data is
-        used again. They are then read tile by tile, or at once where all fit into this process.
-        Without it kernels live in memory only.
+    store : path or URL, optional
+        Build the kernels here, chunked on disk or in an object store (s3://…); a store that is
+        already there and fits the data is used again. They are then read tile by tile, or at once
+        where all fit into this process. Without it kernels live in memory only.
     client : distributed.Client, optional
         Cluster for work on a store; the current client when there is one, else threads.
     callbacks : list of callables, optional
         Each gets every event: `IterationDone`, or `StageProgress` where restarts run together.
-    checkpoint_dir : path, optional
+    checkpoint_dir : path or URL, optional
         Folder for checkpoints of a running fit (GMKCF, KCF, RMKKM, kernel k-means; the spectral
         methods are short and keep none): written as often as it takes a twentieth of the time, and
         when a fit is broken off; gone when it is done. `fit(X, resume=True)` goes on from there, to
@@ -171,7 +172,7 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
                 (found,) = workflow.fit(stack, method, [seed], kernels, listen)
             else:
                 fingerprint = workflow.run_fingerprint(identity(), method, seed, kernels)
-                folder, every = Path(self.checkpoint_dir), self.checkpoint_every
+                folder, every = location(self.checkpoint_dir), self.checkpoint_every
                 with owning(folder):  # being asked to end unwinds to here, too
                     kept = open_checkpoints(folder, fingerprint, every, resume=resume)
                     with kept.until_done():
@@ -194,7 +195,7 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
         self, X: Any, method: Method, listen: Listener
     ) -> tuple[KernelStack, Callable[[], dict[str, Any]]]:
         """The kernels, and what tells them from others."""
-        if isinstance(X, str | Path):
+        if is_location(X):
             X = KernelStore.open(X)
         if isinstance(X, KernelStore):
             method.check_samples(X.n_samples)
@@ -214,16 +215,16 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
                 )
             dense = dense_kernels(request, listen)
             return dense, partial(request_identity, request, dense.block_size)
-        resources, path = self._resources(), Path(self.store)
+        resources, path = self._resources(), location(self.store)
         plan = request_plan(request, method.n_clusters, resources, path)
         store = build(path, request, plan, resources, listen)
         return stored_kernels(store, plan, resources), partial(store_identity, store)
 
     def _check_types(self) -> None:
-        if not isinstance(self.store, str | Path | None):
-            raise InputError(f"store must be a path, not {self.store!r}")
-        if not isinstance(self.checkpoint_dir, str | Path | None):
-            raise InputError(f"checkpoint_dir must be a path, not {self.checkpoint_dir!r}")
+        if not (self.store is None or is_location(self.store)):
+            raise InputError(f"store must be a path or a URL, not {self.store!r}")
+        if not (self.checkpoint_dir is None or is_location(self.checkpoint_dir)):
+            raise InputError(f"checkpoint_dir must be a path or a URL, not {self.checkpoint_dir!r}")
         if not isinstance(self.callbacks, list | tuple | None):
             raise InputError(f"callbacks must be a list of callables, not {self.callbacks!r}")
 
@@ -237,7 +238,7 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
         check_interval(self.checkpoint_every)
         if not isinstance(self.random_state, numbers.Integral):
             raise InputError("checkpoint_dir needs a whole number as random_state: it must be told")
-        folder = Path(self.checkpoint_dir)
+        folder = location(self.checkpoint_dir)
         check_writable(folder, "checkpoints")
         if has_checkpoint(folder) and not resume:
             raise InputError(

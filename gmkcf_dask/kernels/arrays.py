@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import zarr
 from scipy import sparse
 from zarr.codecs import ZstdCodec
+from zarr.storage import FsspecStore
 
 from gmkcf_dask.corpus.model import Floats, Matrix
 from gmkcf_dask.errors import DamagedStoreError
@@ -29,16 +30,26 @@ from gmkcf_dask.kernels.metadata import (
     dense_layout,
     part_layout,
 )
+from gmkcf_dask.locations import filesystem, is_remote, remote_errors
 from gmkcf_dask.plan import FEATURE_CHUNK
 from gmkcf_dask.security import confined
+
+
+def zarr_store(path: str) -> Any:
+    """What Zarr is given for a store: a local path as it is, an object store through fsspec."""
+    if not is_remote(path):
+        return path
+    fs = filesystem(path, asynchronous=True)
+    return FsspecStore(fs, path=fs._strip_protocol(path))
 
 
 @lru_cache(maxsize=512)
 def open_array(path: str, name: str, store_id: str, *, write: bool = False) -> Any:
     """An array of a store, opened once per process; `store_id` keeps a rebuilt store apart."""
-    if not name.startswith("kernels/"):  # these are many, and not read through Zarr
+    if not (is_remote(path) or name.startswith("kernels/")):  # many, and not read through Zarr
         _refuse_special(Path(path, name))
-    return zarr.open_array(store=path, path=name, mode="r+" if write else "r", zarr_format=3)
+    mode: Literal["r+", "r"] = "r+" if write else "r"
+    return zarr.open_array(store=zarr_store(path), path=name, mode=mode, zarr_format=3)
 
 
 def _refuse_special(folder: Path) -> None:
@@ -53,7 +64,8 @@ def _refuse_special(folder: Path) -> None:
 def read_array(path: str, name: str, store_id: str, where: Any = ...) -> npt.NDArray[Any]:
     """Values of an array, or which one cannot be read."""
     try:
-        return np.asarray(open_array(path, name, store_id)[where])
+        with remote_errors(path):
+            return np.asarray(open_array(path, name, store_id)[where])
     except (OSError, RuntimeError, ValueError, KeyError) as error:
         raise DamagedStoreError(
             f"{name} in {path} cannot be read ({error}): see what else is damaged with gmkcf verify"
@@ -141,7 +153,8 @@ class StoredFeatures:
     def _parts(self) -> Iterator[npt.NDArray[Any]]:
         names = ("data", "indices", "indptr") if self.sparse else ("X",)
         for name in names:
-            length = open_array(self.path, f"features/{name}", self.store_id).shape[0]
+            with remote_errors(self.path):
+                length = open_array(self.path, f"features/{name}", self.store_id).shape[0]
             step = FEATURE_CHUNK if self.sparse else max(1, FEATURE_CHUNK // self.n_features)
             for first in range(0, length, step):
                 yield self._read(name, slice(first, min(first + step, length)))

@@ -5,7 +5,6 @@ Both walk the same tiles with the same functions; only who holds the result diff
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from gmkcf_dask.blas import on_cores
 from gmkcf_dask.errors import (
+    BlindWorkersError,
     DamagedStoreError,
     DiskFullError,
     InputError,
@@ -28,7 +28,7 @@ from gmkcf_dask.errors import (
     StoreGoneError,
 )
 from gmkcf_dask.events import Listener, StageProgress, ignore
-from gmkcf_dask.files import is_full
+from gmkcf_dask.files import exists, free_bytes, is_full, make_folders, missing_folders
 from gmkcf_dask.graph import Runner
 from gmkcf_dask.kernels.check import features_hold, find_bad_tiles
 from gmkcf_dask.kernels.digests import DigestTable
@@ -36,9 +36,10 @@ from gmkcf_dask.kernels.duplicates import Comparison, stored_names
 from gmkcf_dask.kernels.features import Features, PairTile
 from gmkcf_dask.kernels.lease import Lease, confirm, writing
 from gmkcf_dask.kernels.manifest import Manifest, differences, vector_digest
+from gmkcf_dask.kernels.preflight import refuse_blind_workers
 from gmkcf_dask.kernels.request import KernelRequest
 from gmkcf_dask.kernels.statistics import Gathered, resolve, run_here
-from gmkcf_dask.kernels.store import KernelStore, is_store, records
+from gmkcf_dask.kernels.store import KernelStore, delete_store, is_store, records
 from gmkcf_dask.kernels.tasks import batches, run_tasks, tiles_per_build_task
 from gmkcf_dask.kernels.tiles import CODE_SCALE, STORED_DTYPE, stored_tiles
 from gmkcf_dask.kernels.writing import (
@@ -134,8 +135,8 @@ def build_store(
         runner = Runner(n_threads=runner.n_threads)
     refuse_link(path, "a store")
     KernelStore.check_place(path)
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    path.parent.mkdir(parents=True, exist_ok=True)
+    missing = missing_folders(path)
+    make_folders(path.parent)
     try:
         with _told_when_full(path, request), writing(path, force=force) as lease:
             store = find_store(path, request)  # another writer may have been here meanwhile
@@ -154,15 +155,15 @@ def _make(
     path: Path, request: KernelRequest, edge: int, runner: Runner, listen: Listener, lease: Lease
 ) -> KernelStore:
     """A new store; where the data themselves cannot be used, nothing is left of it."""
-    empty_before = path.exists()
+    empty_before = exists(path)
     try:
         store = KernelStore.create(path, request.manifest(edge), request.corpus)
         return _fill(store, request, runner, listen, lease)
-    except InputError:
+    except (InputError, BlindWorkersError):
         # no later try could finish this store
-        shutil.rmtree(path, ignore_errors=True)
+        delete_store(path, ignore_errors=True)
         if empty_before:
-            path.mkdir()
+            make_folders(path)
         raise
 
 
@@ -180,7 +181,7 @@ def _told_when_full(path: Path, request: KernelRequest) -> Iterator[None]:
             done, edge = len(manifest.tiles_done), manifest.block_size
         tiles = Tiling(request.n_samples, edge).n_tiles
         size = edge * edge * STORED_BYTES[request.precision] * len(request.specs)
-        free = shutil.disk_usage(path.parent).free
+        free = free_bytes(path.parent) or 0
         raise DiskFullError(
             f"the disk of {path} is full: {done} of {tiles} tiles are kept, the others need up to "
             f"{human_bytes((tiles - done) * size)} and {human_bytes(free)} are free; make room and "
@@ -199,6 +200,7 @@ def _fill(
 ) -> KernelStore:
     if store.manifest.complete:
         return store
+    refuse_blind_workers(runner, store.path, store.manifest.store_id, write=True)
     features: Features = request.features if request.corpus is None else store.features()
     if found_there:
         _refuse_other_features(store, features, request)
@@ -329,10 +331,8 @@ def _complete(store: KernelStore, sizes: dict[tuple[str, int], int], lease: Leas
     What an earlier process wrote was read and compared when this one began; what this one wrote is
     there in its full length. Bytes are compared when they are first used.
     """
-    reader, stored = store.reader, set(store.manifest.stored_as)
-    lost = {
-        t for (name, t), size in sizes.items() if name in stored and reader.size(name, t) != size
-    }
+    size_of, stored = store.tile_sizes(), set(store.manifest.stored_as)
+    lost = {t for (name, t), size in sizes.items() if name in stored and size_of(name, t) != size}
     if lost:
         left = tuple(t for t in store.manifest.tiles_done if t not in lost)
         store.with_manifest(tiles_done=left)
@@ -361,6 +361,6 @@ def _write_diagonals(store: KernelStore) -> dict[str, str]:
             ) from error
         for name, other in zip(store.names, store.manifest.stored, strict=True):
             if other == stands:
-                store.writable(f"diagonals/{name}")[:] = values
+                store.write_vector(f"diagonals/{name}", values)
                 digests[f"diagonals/{name}"] = vector_digest(values)
     return {f"diagonals/{name}": digests[f"diagonals/{name}"] for name in store.names}

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from gmkcf_dask.errors import DamagedStoreError, StoreError, StoreGoneError
 from gmkcf_dask.events import Listener, StageProgress, ignore
+from gmkcf_dask.files import exists
 from gmkcf_dask.graph import Runner
 from gmkcf_dask.kernels.manifest import MANIFEST, Manifest
 from gmkcf_dask.kernels.metadata import METADATA, BadMetadata, bad_metadata
@@ -68,7 +69,7 @@ def open_unchecked(path: Path) -> KernelStore:
     except DamagedStoreError:
         raise
     except StoreError as error:
-        if not ((path / MANIFEST).exists() or (path / "kernels").exists()):
+        if not (exists(path / MANIFEST) or exists(path / "kernels")):
             raise
         raise DamagedStoreError(str(error)) from error
     if not manifest.complete:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from numcodecs.zstd import Zstd
 
 from gmkcf_dask.files import READING, open_regular
+from gmkcf_dask.locations import get_object, is_remote, put_object
 
 _ZSTD = Zstd(level=1, checksum=True)
 
@@ -37,9 +38,12 @@ def read_encoded(path: str, n_bytes: int) -> bytes:
     OSError, ValueError
         The file is not there, no regular one, or larger than such a chunk can be.
     """
+    most = n_bytes + n_bytes // 128 + 1024  # zstd adds no more than that to noise
+    if is_remote(path):
+        return get_object(path, most)
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > n_bytes + n_bytes // 128 + 1024:  # zstd adds no more than that to noise
+        if size > most:
             raise ValueError(f"{size} bytes are too many for it")
         return file.read(size)
 
@@ -64,7 +68,10 @@ def write_chunk(path: str, values: npt.NDArray[Any]) -> bytes:
         What was written.
     """
     encoded: bytes = _ZSTD.encode(values)
-    _write(path, encoded)
+    if is_remote(path):
+        put_object(path, encoded)
+    else:
+        _write(path, encoded)
     return encoded
 
 
@@ -126,7 +133,7 @@ def _write(path: str, *parts: Any, make_folder: bool = True) -> None:
 
 def will_read(path: str) -> None:
     """Ask the system to bring a file into its cache while something else is computed."""
-    if not hasattr(os, "posix_fadvise"):
+    if is_remote(path) or not hasattr(os, "posix_fadvise"):
         return
     with suppress(OSError):  # whoever reads it will find out, and say which tile it is
         file = os.open(path, READING)

@@ -12,10 +12,10 @@ import hashlib
 import zlib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from pathlib import Path
 
 from gmkcf_dask.errors import StoreGoneError
 from gmkcf_dask.kernels.manifest import DIGEST_BYTES, Manifest
+from gmkcf_dask.locations import location
 
 
 def tile_digest(kernel: str, i: int, j: int, encoded: bytes) -> bytes:
@@ -80,7 +80,7 @@ def ledger_of(path: str, store_id: str, run: str) -> Ledger:
     run : str
         Names the run: another run in the same process compares every tile again.
     """
-    manifest = Manifest.read(Path(path))
+    manifest = Manifest.read(location(path))
     if manifest.store_id != store_id:
         raise StoreGoneError(f"{path} was replaced by another store while it was read: begin again")
     return Ledger(manifest)

@@ -23,15 +23,21 @@ from uuid import uuid4
 
 import psutil
 
-from gmkcf_dask.errors import InputError, StoreBusyError, StoreError
+from gmkcf_dask import locations
+from gmkcf_dask.errors import InputError, StorageError, StorageRefused, StoreBusyError, StoreError
 from gmkcf_dask.files import (
+    exists,
     get,
     is_full,
     links_inside,
+    make_folders,
     put_if_absent,
+    remove,
     remove_folder,
     remove_leftovers,
+    resolved,
 )
+from gmkcf_dask.locations import is_remote
 
 RENEWED_EVERY = 60.0
 """Seconds between signs of life of a writer."""
@@ -40,6 +46,7 @@ STALE_AFTER = 900.0
 _MOST_BYTES = 1 << 16
 _MOST_CHARACTERS = 512
 _CLOCK_STEP = 600.0  # seconds; less between two starts may be one start and a clock that was set
+_RENEWED = "renewed"
 _UNREADABLE_AFTER = 10.0  # a lease is written at once: half a lease this old has no owner
 
 
@@ -85,8 +92,11 @@ class Lease:
         """The lease in a file; None where it is torn, of another kind, or cannot be one."""
         try:
             found = json.loads(get(path, _MOST_BYTES) or b"null")
+            if is_remote(path):
+                found.pop(_RENEWED, None)
             lease = cls(**found)
-        except (ValueError, TypeError, RecursionError):  # what is no regular file among them
+        # what is no regular file among them
+        except (ValueError, TypeError, AttributeError, RecursionError):
             return None
         texts = (lease.host, lease.machine, lease.run, lease.since)
         right = (
@@ -105,14 +115,14 @@ class Lease:
 
 def lease_path(store: Path) -> Path:
     """Where the lease of a store is: beside it, so that it can be had before there is a store."""
-    real = store.resolve()
+    real = resolved(store)
     return real.with_name(f".{real.name}.lease")
 
 
 def holder(store: Path) -> str | None:
     """Who writes into a store now, or did when it was killed, in words; None for nobody."""
     path = lease_path(store)
-    if not path.exists():
+    if not exists(path):
         return None
     lease, gone = Lease.read(path), is_gone(path)
     who = str(lease) if lease else "an unknown process"
@@ -147,7 +157,7 @@ def owning(folder: Path) -> Iterator[None]:
     StoreBusyError
         Another process does; says which and since when.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(folder.parent)
     with _held(folder, force=True):
         yield
 
@@ -156,22 +166,29 @@ def owning(folder: Path) -> Iterator[None]:
 def _held(place: Path, *, force: bool) -> Iterator[Lease]:
     path, lease = lease_path(place), Lease.mine()
     _acquire(path, lease, place, force=force)
-    alive = Alive(path)
+    alive = Alive(path, lease)
     try:
         with _signals_as_exceptions():
             yield lease
-    finally:
-        alive.stop()
-        if Lease.read(path) == lease:
-            path.unlink(missing_ok=True)
+    except BaseException:
+        with suppress(StorageError):  # the lease stays; what ended the work is told
+            _give_back(path, lease, alive)
+        raise
+    _give_back(path, lease, alive)
+
+
+def _give_back(path: Path, lease: Lease, alive: Alive) -> None:
+    alive.stop()
+    if Lease.read(path) == lease:
+        remove(path)
 
 
 class Alive:
     """Signs of life of this process in a file of its own, until it is told to stop."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, lease: Lease) -> None:
         self._stopped = threading.Event()
-        args = (path, self._stopped)
+        args = (path, lease, self._stopped)
         self._thread = threading.Thread(target=_renew, args=args, daemon=True)
         self._thread.start()
 
@@ -182,9 +199,10 @@ class Alive:
 
 def claim(path: Path) -> Alive:
     """Say in a new file that this process owns the folder it is in, and that it lives."""
-    if not put_if_absent(path, json.dumps(asdict(Lease.mine())).encode()):
+    lease = Lease.mine()
+    if not put_if_absent(path, _content(lease)):
         raise StoreError(f"{path} is there already: somebody else owns this folder")
-    return Alive(path)
+    return Alive(path, lease)
 
 
 def confirm(store: Path, lease: Lease) -> None:
@@ -197,10 +215,11 @@ def confirm(store: Path, lease: Lease) -> None:
 
 
 def _acquire(path: Path, lease: Lease, store: Path, *, force: bool) -> None:
-    content = json.dumps(asdict(lease)).encode()
+    content = _content(lease)
     try:
         if put_if_absent(path, content):
             return
+        seen = _seen(path)
         if not is_gone(path):
             raise StoreBusyError(
                 f"{store} is being written by {holder(store) or 'another process'}: wait until it "
@@ -211,21 +230,47 @@ def _acquire(path: Path, lease: Lease, store: Path, *, force: bool) -> None:
                 f"{store} was being written by {holder(store) or 'a process that just ended'}: if "
                 f"that is so, take over with --force (from Python, remove {path})"
             )
-        # by renaming, which only one can do; and looked at again, as it may be a new one by now
-        aside = path.with_name(f"{path.name}.{uuid4().hex}")
-        with suppress(FileNotFoundError):
-            path.rename(aside)
-            if not is_gone(aside):
-                put_if_absent(path, get(aside, _MOST_BYTES) or b"")
-            aside.unlink()
-        if not put_if_absent(path, content):
+        if not _take_over(path, content, seen):
             raise StoreBusyError(f"{store} is being written by {holder(store)}: wait for it")
+    except StorageRefused as error:
+        raise InputError(f"cannot write the store at {store}: {error}") from error
     except OSError as error:
         if is_full(error):
             raise
         raise InputError(
             f"cannot write the store at {store}: {error.strerror}; choose another path"
         ) from error
+
+
+def _content(lease: Lease, renewed: int = 0) -> bytes:
+    # a number, so that a lease that was renewed in an object store is another object
+    return json.dumps(asdict(lease) | ({_RENEWED: renewed} if renewed else {})).encode()
+
+
+def _seen(path: Path) -> str | None:
+    """Which object a lease is, before it is judged; files are told apart by moving them."""
+    if not is_remote(path):
+        return None
+    try:
+        return locations.object_tag(path)
+    except FileNotFoundError:
+        return None
+
+
+def _take_over(path: Path, content: bytes, seen: str | None) -> bool:
+    """Put a lease in the place of one that is gone, unless somebody else was faster."""
+    if is_remote(path):
+        if seen is not None and locations.put_same_object(path, content, seen):
+            return True
+        return put_if_absent(path, content)
+    # by renaming, which only one can do; and looked at again, as it may be a new one by now
+    aside = path.with_name(f"{path.name}.{uuid4().hex}")
+    with suppress(FileNotFoundError):
+        path.rename(aside)
+        if not is_gone(aside):
+            put_if_absent(path, get(aside, _MOST_BYTES) or b"")
+        aside.unlink()
+    return put_if_absent(path, content)
 
 
 def is_gone(path: Path) -> bool:
@@ -265,27 +310,48 @@ def _age(path: Path) -> float:
     """Seconds since a file was touched, by the clock of its file system."""
     probe = path.with_name(f"{path.name}.{uuid4().hex}")
     try:
-        touched = path.stat().st_mtime
+        touched = _touched(path)
     except FileNotFoundError:
         return 0.0
     try:
-        probe.touch()
-        return probe.stat().st_mtime - touched
-    except OSError:  # one who only reads may not write there
+        put_if_absent(probe, b"")
+        return _touched(probe) - touched
+    except (OSError, StorageError):  # one who only reads may not write there
         return time.time() - touched
     finally:
-        with suppress(OSError):
-            probe.unlink(missing_ok=True)
+        with suppress(OSError, StorageError):
+            remove(probe)
 
 
-def _renew(path: Path, stop: threading.Event) -> None:
+def _touched(path: Path) -> float:
+    return locations.modified(path) if is_remote(path) else path.stat().st_mtime
+
+
+def _renew(path: Path, lease: Lease, stop: threading.Event) -> None:
+    times = 0
     while not stop.wait(RENEWED_EVERY):
-        with suppress(OSError):  # the next manifest finds out, and says so
-            os.utime(path)
+        times += 1
+        with suppress(OSError, StorageError):  # the next manifest finds out, and says so
+            if is_remote(path):
+                _renew_object(path, lease, times)
+            else:
+                os.utime(path)
+
+
+def _renew_object(path: Path, lease: Lease, times: int) -> None:
+    """Objects cannot be touched: written anew, unless it was taken over meanwhile."""
+    tag = locations.object_tag(path)
+    if Lease.read(path) == lease:
+        locations.put_same_object(path, _content(lease, times), tag)
 
 
 def _sweep(store: Path) -> None:
-    """Under the lease: remove what killed writers left, inside the store and beside it."""
+    """Under the lease: remove what killed writers left, inside the store and beside it.
+
+    In an object store they leave nothing half written.
+    """
+    if is_remote(store):
+        return
     for link in links_inside(store):
         raise StoreError(
             f"{link} is a symbolic link: stores are not written through links, put the folder "

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from gmkcf_dask.corpus.model import Corpus, Matrix
 from gmkcf_dask.errors import StoreError
-from gmkcf_dask.files import get, put_atomic
+from gmkcf_dask.files import exists, get, put_atomic
 from gmkcf_dask.kernels.specs import (
     NORMALIZATIONS,
     SCALINGS,
@@ -128,10 +128,10 @@ class Manifest:
         """The manifest of a store, or one sentence on why there is none to be had."""
         content = _content(store)
         if content is None:
-            if not store.exists():
+            if not exists(store):
                 raise StoreError(f"there is no kernel store at {store}: check the path")
             inside = store / "store.zarr"
-            hint = f"; did you mean {inside}?" if (inside / MANIFEST).exists() else ""
+            hint = f"; did you mean {inside}?" if exists(inside / MANIFEST) else ""
             raise StoreError(f"{store} is not a kernel store: it has no {MANIFEST}{hint}")
         found = _parsed(content)
         if found.pop("format", None) != FORMAT:

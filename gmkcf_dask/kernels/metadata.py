@@ -7,14 +7,14 @@ known in advance from the manifest, so every field is compared, and nothing else
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gmkcf_dask.files import get
+from gmkcf_dask.files import get, names_in, prefetched
 from gmkcf_dask.kernels.manifest import Manifest
 from gmkcf_dask.kernels.tiles import COMPACT_MAX, STORED_DTYPE
 from gmkcf_dask.plan import FEATURE_CHUNK
@@ -27,6 +27,7 @@ FILL_VALUE: dict[str, float] = {
     "int64": -1,
 }
 """By stored dtype, a value that cannot be data."""
+Give = Callable[[Path], bytes | None]
 _LARGEST = 1 << 20  # bytes of a zarr.json; ours have less than one thousand
 
 
@@ -98,10 +99,12 @@ def part_layout(length: int, dtype: str) -> Layout:
 
 def bad_metadata(path: Path, m: Manifest) -> list[BadMetadata]:
     """Every zarr.json of a store that is missing or says something else than it should."""
+    expected = [(where, path / where / METADATA, f) for where, f in expected_metadata(path, m)]
+    give = prefetched([file for _, file, _ in expected], _LARGEST)
     return [
         BadMetadata(where, what, fields)
-        for where, fields in expected_metadata(path, m)
-        if (what := _difference(path / where / METADATA, fields))
+        for where, file, fields in expected
+        if (what := _difference(give, file, fields))
     ]
 
 
@@ -125,9 +128,10 @@ def expected_metadata(path: Path, m: Manifest) -> Iterator[tuple[str, dict[str, 
 
 
 def _expected_features(folder: Path, m: Manifest) -> Iterator[tuple[str, dict[str, Any]]]:
-    if (folder / "offset").exists():
+    held = names_in(folder)
+    if "offset" in held:
         yield "features/offset", Layout((m.n_features,), (m.n_features,), "float64").fields()
-    if not (folder / "indptr").exists():
+    if "indptr" not in held:
         yield "features/X", dense_layout(m).fields()
         return
     yield "features/indptr", part_layout(m.n_samples + 1, "int64").fields()
@@ -138,17 +142,17 @@ def _expected_features(folder: Path, m: Manifest) -> Iterator[tuple[str, dict[st
 
 def _stored_entries(folder: Path, m: Manifest) -> int:
     """Non-zeros of sparse features as their own metadata has it, if that is possible."""
-    shape = _read(folder / METADATA).get("shape")
+    shape = (_read(_small, folder / METADATA) or {}).get("shape")
     if isinstance(shape, list) and len(shape) == 1 and isinstance(shape[0], int):
         return max(0, min(shape[0], m.n_samples * m.n_features))
     return 0
 
 
-def _difference(path: Path, fields: dict[str, Any]) -> str:
+def _difference(give: Give, path: Path, fields: dict[str, Any]) -> str:
     """In which field a zarr.json differs, in words; nothing where it does not."""
-    if not path.exists():
+    found = _read(give, path)
+    if found is None:
         return "is missing"
-    found = _read(path)
     if not found:
         return "cannot be read"
     for name, value in fields.items():
@@ -179,9 +183,17 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _small(path: Path) -> bytes | None:
+    return get(path, _LARGEST)
+
+
+def _read(give: Give, path: Path) -> dict[str, Any] | None:
+    """What a zarr.json says: nothing where it is damaged, None where there is none."""
     try:
-        found = json.loads(get(path, _LARGEST) or b"")
+        content = give(path)
+        if content is None:
+            return None
+        found = json.loads(content)
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gmkcf_dask.errors import DamagedStoreError, StoreGoneError
+from gmkcf_dask.files import exists, size_of
 from gmkcf_dask.kernels.chunks import (
     chunk_path,
     decode_chunk,
@@ -23,6 +23,7 @@ from gmkcf_dask.kernels.digests import ledger_of, tile_digest
 from gmkcf_dask.kernels.manifest import MANIFEST
 from gmkcf_dask.kernels.metadata import FILL_VALUE
 from gmkcf_dask.kernels.tiles import decode
+from gmkcf_dask.locations import location
 from gmkcf_dask.plan import Tiling
 
 
@@ -88,7 +89,7 @@ class TileReader:
         try:
             return read_encoded(self.file(name, t), n_bytes)
         except FileNotFoundError as error:
-            if not Path(self.path, MANIFEST).exists():
+            if not exists(location(self.path) / MANIFEST):
                 raise StoreGoneError(
                     f"the store at {self.path} has vanished: bring it back and run the same again"
                 ) from error
@@ -115,10 +116,7 @@ class TileReader:
 
     def size(self, name: str, t: int) -> int:
         """Bytes of a tile on disk; −1 where there is none."""
-        try:
-            return Path(self.file(name, t)).stat().st_size
-        except FileNotFoundError:
-            return -1
+        return size_of(location(self.file(name, t)))
 
     def file(self, name: str, t: int) -> str:
         """Where tile t of a kernel lies."""

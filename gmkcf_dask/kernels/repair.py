@@ -165,7 +165,7 @@ def _diagonals_again(store: KernelStore, names: set[str]) -> KernelStore:
     vectors = dict(store.manifest.vectors)
     for name in sorted(names):
         values = diagonal_from_tiles(store, name)
-        store.writable(f"diagonals/{name}")[:] = values
+        store.write_vector(f"diagonals/{name}", values)
         vectors[f"diagonals/{name}"] = vector_digest(values)
     return store.with_manifest(vectors=vectors)
 
@@ -204,7 +204,7 @@ def _mend_diagonals(store: KernelStore, damage: Damage, left: list[str]) -> None
             left.append(f"{where} cannot be had from the tiles of {stands}: build the store again")
             continue
         open_array.cache_clear()
-        store.writable(where)[:] = values
+        store.write_vector(where, values)
 
 
 _NO_FEATURES = "cannot be made again without the features: build the store again"

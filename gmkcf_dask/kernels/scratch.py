@@ -20,12 +20,22 @@ import numpy as np
 import numpy.typing as npt
 
 from gmkcf_dask.errors import DamagedStoreError, DiskFullError, ScratchError
-from gmkcf_dask.files import is_full, links_inside, remove_folder
+from gmkcf_dask.files import is_full, links_inside, remove_folder, resolved
 from gmkcf_dask.kernels.chunks import read_plain, write_plain
 from gmkcf_dask.kernels.lease import Alive, claim, is_gone
+from gmkcf_dask.locations import is_remote
 from gmkcf_dask.plan import Tiling, human_bytes
 
 OWNER = "owner"
+
+
+def can_keep_scratch(store: Path) -> bool:
+    """Whether fused kernels can be kept beside a store.
+
+    Not in an object store: a task that comes late could write into what was deleted, and nobody
+    would find it. There they are fused again for every product.
+    """
+    return not is_remote(store)
 
 
 class ScratchFolder:
@@ -48,7 +58,7 @@ class ScratchFolder:
     @classmethod
     def beside(cls, store: Path, tiling: Tiling, dtype: np.dtype[Any]) -> ScratchFolder:
         """A new one for a fit on a store."""
-        real = store.resolve()
+        real = resolved(store)
         return cls(real.with_name(f".{real.name}.scratch-{uuid4().hex}"), tiling, dtype)
 
     def create(self) -> ScratchTiles:
@@ -115,7 +125,9 @@ def sweep_scratch(store: Path) -> None:
     On this machine an owner is gone when its process is, on others after a long silence. What has
     no owner, or a link inside, is left alone. Where it cannot be removed it stays.
     """
-    real = store.resolve()
+    if not can_keep_scratch(store):
+        return
+    real = resolved(store)
     ours = re.compile(rf"\.{re.escape(real.name)}\.scratch-[0-9a-f]{{32}}")
     with suppress(OSError):
         for entry in list(os.scandir(real.parent)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,17 @@ import zarr
 
 from gmkcf_dask.corpus.model import Corpus, Floats
 from gmkcf_dask.errors import DamagedStoreError, StoreError
-from gmkcf_dask.files import check_writable, get, put_atomic, remove_folder
+from gmkcf_dask.files import (
+    bytes_below,
+    check_writable,
+    exists,
+    get,
+    is_file,
+    names_in,
+    put_atomic,
+    remove,
+    remove_folder,
+)
 from gmkcf_dask.kernels.arrays import (
     StoredFeatures,
     create_array,
@@ -29,9 +39,11 @@ from gmkcf_dask.kernels.arrays import (
     read_array,
     write_features,
     write_metadata,
+    zarr_store,
 )
 from gmkcf_dask.kernels.duplicates import in_words
 from gmkcf_dask.kernels.manifest import (
+    FORMAT,
     MANIFEST,
     KernelRecord,
     Manifest,
@@ -49,7 +61,12 @@ from gmkcf_dask.kernels.metadata import (
 )
 from gmkcf_dask.kernels.reader import TileReader
 from gmkcf_dask.kernels.tiles import CODE_SCALE, STORED_DTYPE
+from gmkcf_dask.locations import is_remote, location, remote_errors, sizes_below
 from gmkcf_dask.plan import Tiling
+from gmkcf_dask.security import remove_tree
+
+UNFINISHED = "unfinished.json"
+"""In an object store, says that what is there without a manifest is ours to overwrite."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +87,7 @@ class KernelStore:
 
         What it says about its arrays is compared with what we write before any is opened.
         """
-        path = Path(path)
+        path = location(path)
         store = cls(path, Manifest.read(path))
         for bad in bad_metadata(path, store.manifest):
             file = f"{bad.where}/{METADATA}".lstrip("/")
@@ -90,9 +107,10 @@ class KernelStore:
         """Refuse a path where no store can be, or not ours."""
         if is_store(path):
             return
-        if path.is_file():
+        if is_file(path):
             raise StoreError(f"{path} is a file: choose another path for the store")
-        if path.exists() and any(path.iterdir()):
+        held = names_in(path)
+        if held and not (is_remote(path) and UNFINISHED in held):
             raise StoreError(f"{path} holds other files: choose another path for the store")
         check_writable(path, "the store")
 
@@ -100,6 +118,9 @@ class KernelStore:
     def create(cls, path: Path, manifest: Manifest, corpus: Corpus | None) -> KernelStore:
         """Make an empty store with the features and names inside; no kernel values yet."""
         cls.check_place(path)
+        if is_remote(path):
+            _create_objects(path, manifest, corpus)
+            return cls(path, manifest)
         # made beside and moved into place: a store that exists has its features and its manifest
         beside = path.with_name(f".{path.name}.{uuid4().hex}")
         try:
@@ -107,7 +128,7 @@ class KernelStore:
             _write_skeleton(beside, manifest, corpus)
             beside.replace(path)
         except BaseException:
-            shutil.rmtree(beside, ignore_errors=True)
+            remove_folder(beside)
             raise
         return cls(path, manifest)
 
@@ -157,8 +178,9 @@ class KernelStore:
         """By name, the first kernel whose files are the same to the last byte."""
         alike: dict[tuple[int, ...], list[str]] = {}
         equal = {}
+        size_of = self.tile_sizes()
         for name in self.names:
-            sizes = tuple(self.reader.size(name, t) for t in self._tiles())
+            sizes = tuple(size_of(name, t) for t in self._tiles())
             if -1 in sizes:  # what is not there equals nothing
                 continue
             earlier = alike.setdefault(sizes, [])
@@ -171,7 +193,16 @@ class KernelStore:
 
     def _equal(self, name: str, other: str) -> bool:
         files = ((self.reader.file(name, t), self.reader.file(other, t)) for t in self._tiles())
-        return all(get(Path(own)) == get(Path(theirs)) for own, theirs in files)
+        return all(get(location(own)) == get(location(theirs)) for own, theirs in files)
+
+    def tile_sizes(self) -> Callable[[str, int], int]:
+        """From a kernel's name and a tile to the bytes of it; −1 where there is none."""
+        reader = self.reader
+        if not is_remote(self.path):
+            return reader.size
+        # one listing, instead of a request for every tile
+        found, begin = sizes_below(self.path / "kernels"), f"{self.path}/kernels/"
+        return lambda name, t: found.get(reader.file(name, t).removeprefix(begin), -1)
 
     def _tiles(self) -> range:
         return range(self.tiling.n_tiles)
@@ -193,7 +224,7 @@ class KernelStore:
         m = self.manifest
         if m.n_features == 0:
             raise StoreError(f"{self.path} was made from precomputed kernels: it has no features")
-        held = {entry.name for entry in (self.path / "features").iterdir()}
+        held = names_in(self.path / "features")
         return StoredFeatures(
             str(self.path),
             m.store_id,
@@ -247,6 +278,11 @@ class KernelStore:
         """A Zarr array of the store by its path inside, to write into."""
         return open_array(str(self.path), name, self.manifest.store_id, write=True)
 
+    def write_vector(self, name: str, values: Floats, where: Any = ...) -> None:
+        """Write a vector of the store, or a part of it."""
+        with remote_errors(self.path):
+            self.writable(name)[where] = values
+
     def array(self, name: str) -> Any:
         """A Zarr array of the store by its path inside, to read."""
         return open_array(str(self.path), name, self.manifest.store_id)
@@ -259,14 +295,19 @@ class KernelStore:
     def write_norms(self, norms: dict[str, Floats]) -> dict[str, str]:
         """Keep normalisation vectors in the store, where tile tasks find them; their digests."""
         if norms:
-            group = zarr.open_group(store=str(self.path), mode="r+").require_group("norms")
-            for name, values in norms.items():
-                if name in group:
-                    del group[name]
-                create_array(group, name, norm_layout(self.manifest))[:] = values
-                write_metadata(self.path, f"norms/{name}", norm_layout(self.manifest).fields())
-            write_metadata(self.path, "norms", GROUP)
+            with remote_errors(self.path):
+                self._write_norms(norms)
         return {f"norms/{name}": vector_digest(values) for name, values in norms.items()}
+
+    def _write_norms(self, norms: dict[str, Floats]) -> None:
+        root = zarr.open_group(store=zarr_store(str(self.path)), mode="r+")
+        group = root.require_group("norms")
+        for name, values in norms.items():
+            if name in group:
+                del group[name]
+            create_array(group, name, norm_layout(self.manifest))[:] = values
+            write_metadata(self.path, f"norms/{name}", norm_layout(self.manifest).fields())
+        write_metadata(self.path, "norms", GROUP)
 
     def to_dask(self, kernel: str | int) -> da.Array:
         """The full symmetric kernel, shape (n, n), lazily: tiles below the diagonal are mirrored.
@@ -290,7 +331,7 @@ class KernelStore:
 
     def stored_bytes(self) -> int:
         """Bytes on disk, compressed."""
-        return sum(f.stat().st_size for f in self.path.rglob("*") if f.is_file())
+        return bytes_below(self.path)
 
 
 def new_manifest_id() -> str:
@@ -300,7 +341,7 @@ def new_manifest_id() -> str:
 
 def is_store(path: Path) -> bool:
     """Whether there is a store, finished or not, at a path."""
-    return (path / MANIFEST).is_file()
+    return is_file(path / MANIFEST)
 
 
 def records(kernels: Any) -> tuple[KernelRecord, ...]:
@@ -308,8 +349,31 @@ def records(kernels: Any) -> tuple[KernelRecord, ...]:
     return tuple(KernelRecord.of(kernel) for kernel in kernels)
 
 
+def delete_store(path: Path, *, ignore_errors: bool = False) -> None:
+    """Delete a store with all that is in it, under its lease."""
+    if not is_remote(path):
+        remove_tree(path, ignore_errors=ignore_errors)
+        return
+    # from the first to the last moment it says that it is no store any more, but ours
+    put_atomic(path / UNFINISHED, _OURS)
+    remove_folder(path, first=MANIFEST, last=UNFINISHED)
+
+
+_OURS = json.dumps({"format": FORMAT}).encode()
+
+
+def _create_objects(path: Path, manifest: Manifest, corpus: Corpus | None) -> None:
+    """Nothing can be moved into place there: the manifest comes last, and makes it a store."""
+    if exists(path):  # a creation or removal that was broken off
+        remove_folder(path, last=UNFINISHED)
+    put_atomic(path / UNFINISHED, _OURS)
+    with remote_errors(path):
+        _write_skeleton(path, manifest, corpus)
+    remove(path / UNFINISHED)
+
+
 def _write_skeleton(path: Path, manifest: Manifest, corpus: Corpus | None) -> None:
-    root = zarr.create_group(store=str(path), zarr_format=3)
+    root = zarr.create_group(store=zarr_store(str(path)), zarr_format=3)
     kernels, diagonals = root.create_group("kernels"), root.create_group("diagonals")
     for name in manifest.names:
         create_array(kernels, name, kernel_layout(manifest))

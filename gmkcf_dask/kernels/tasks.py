@@ -51,7 +51,7 @@ def run_tasks(
     def graph() -> da.Array:
         index = da.from_array(tiles, chunks=per_task)
         return index.map_blocks(
-            boxed,
+            runner.task(boxed),
             dtype=object,
             chunks=((1,) * index.numblocks[0],),
             meta=np.empty(0, object),

@@ -32,8 +32,19 @@ from gmkcf_dask.errors import (
     DataWarning,
     HopelessError,
     InputError,
+    StorageError,
 )
-from gmkcf_dask.files import get, npz_bytes, put_atomic
+from gmkcf_dask.files import (
+    exists,
+    get,
+    is_link,
+    make_folders,
+    names_in,
+    npz_bytes,
+    put_atomic,
+    remove,
+)
+from gmkcf_dask.locations import is_remote
 
 FOLDER = "checkpoint"
 FORMAT = 1
@@ -128,14 +139,15 @@ class RunCheckpoints:
         generation = self.folder / _GENERATIONS[serial % 2]
         try:
             _refuse_link(self.folder)
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folders(self.folder)
             for suffix, written in zip((".npz", ".json"), content, strict=True):
                 put_atomic(generation.with_suffix(suffix), written)
-        except OSError as error:
+        except (OSError, StorageError) as error:
             size = sum(map(len, content))
+            reason = getattr(error, "strerror", None) or error
             raise CheckpointError(
                 f"cannot write a checkpoint of {size:,} bytes to {self.folder}: "
-                f"{error.strerror or error}; the one before it is whole"
+                f"{reason}; the one before it is whole"
             ) from error
         self._serial, self._newest, self._iterations = serial, None, 0
         self._written = time.monotonic()
@@ -184,24 +196,39 @@ def open_checkpoints(
 
 def has_checkpoint(folder: Path) -> bool:
     """Whether there are files of a checkpoint, whole or not."""
-    return any((folder / f"{name}.json").exists() for name in _GENERATIONS)
+    return bool(_generations(folder))
+
+
+def may_go_on(folder: Path) -> bool:
+    """The same, when something has gone wrong: an object store that is lost may have some."""
+    try:
+        return has_checkpoint(folder)
+    except StorageError:
+        return True
+
+
+def _generations(folder: Path) -> list[str]:
+    return [name for name in _GENERATIONS if exists(folder / f"{name}.json")]
 
 
 def remove_checkpoints(folder: Path) -> None:
     """Remove our own files from a folder, and the folder if nothing else is in it."""
-    if not folder.is_dir() or folder.is_symlink():
+    if is_link(folder):
         return
-    for path in folder.iterdir():
-        if _OWN_FILES.fullmatch(path.name) and not path.is_dir():
-            path.unlink(missing_ok=True)
-    with suppress(OSError):  # somebody else's files
+    for name in names_in(folder):
+        path = folder / name
+        if _OWN_FILES.fullmatch(name) and (is_remote(path) or not path.is_dir()):
+            remove(path)
+    if is_remote(folder):
+        return
+    with suppress(OSError):  # somebody else's files, or no folder
         folder.rmdir()
 
 
 def read_checkpoint(folder: Path) -> Checkpoint | None:
     """The newest checkpoint that is whole; None where there is none at all."""
     _refuse_link(folder)
-    there = [name for name in _GENERATIONS if (folder / f"{name}.json").exists()]
+    there = _generations(folder)
     if not there:
         return None
     whole, broken = [], []
@@ -351,5 +378,5 @@ def _digest(content: bytes) -> str:
 
 
 def _refuse_link(folder: Path) -> None:
-    if folder.is_symlink():
+    if is_link(folder):
         raise InputError(f"{folder} is a link: checkpoints are not written or read through one")

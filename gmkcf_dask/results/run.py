@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,18 @@ from typing import Any
 import numpy.typing as npt
 
 from gmkcf_dask.errors import InputError
-from gmkcf_dask.files import check_writable, get, make_folder, npz_bytes, put_atomic
+from gmkcf_dask.files import (
+    check_writable,
+    exists,
+    get,
+    is_link,
+    is_no_folder,
+    make_folder,
+    npz_bytes,
+    put_atomic,
+    read,
+    remove,
+)
 from gmkcf_dask.redact import redacted_tree
 from gmkcf_dask.results.checkpoints import (
     FOLDER,
@@ -39,9 +49,9 @@ def check_run_folder(
         confined(path, inside)
     if overwrite:
         refuse_link(path, "a run")
-    if path.is_symlink() and not path.exists():
+    if is_link(path) and not path.exists():
         raise InputError(f"{path} is a link that leads nowhere: choose a folder for the run")
-    if path.exists() and not path.is_dir():
+    if is_no_folder(path):
         raise InputError(f"{path} is a file: choose a folder for the run")
     check_writable(path, "the run")
     begun = has_checkpoint(path / FOLDER)
@@ -50,7 +60,7 @@ def check_run_folder(
             f"{path} holds the checkpoint of a run that did not come to its end: go on from it "
             "with --resume, or start anew with --overwrite"
         )
-    held = [name for name in (RESULT, LABELS, FACTORS) if (path / name).exists()]
+    held = [name for name in (RESULT, LABELS, FACTORS) if exists(path / name)]
     # a run that was allowed to overwrite them is allowed to when it goes on
     if held and not (overwrite or (resume and (begun or RESULT in held))):
         raise InputError(
@@ -60,7 +70,7 @@ def check_run_folder(
 
 def holds_run(path: Path, fingerprint: Fingerprint) -> bool:
     """Whether a folder holds the results of just this run; refused if they are of another one."""
-    if not (path / RESULT).exists():
+    if not exists(path / RESULT):
         return False
     found = read_result(path).get("fingerprint")
     if not isinstance(found, dict):
@@ -74,7 +84,7 @@ def holds_run(path: Path, fingerprint: Fingerprint) -> bool:
             f"{path} holds another run, it differs in {'; '.join(different)}: ask for the same, "
             "choose another folder or --overwrite"
         )
-    return (path / LABELS).exists() and (path / FACTORS).exists()
+    return exists(path / LABELS) and exists(path / FACTORS)
 
 
 def remove_run(path: Path) -> None:
@@ -82,11 +92,12 @@ def remove_run(path: Path) -> None:
 
     A file that is a link is removed itself, not what it points to.
     """
-    held = [path / name for name in (RESULT, LABELS, FACTORS) if os.path.lexists(path / name)]
+    files = [path / name for name in (RESULT, LABELS, FACTORS)]
+    held = [file for file in files if exists(file) or is_link(file)]
     if held:
         refuse_link(path, "a run")
     for file in held:
-        file.unlink(missing_ok=True)
+        remove(file)
 
 
 def write_run(
@@ -98,7 +109,7 @@ def write_run(
 ) -> None:
     """Write all three files; a reader that finds result.json finds the others complete."""
     make_folder(path, "the run")
-    (path / RESULT).unlink(missing_ok=True)
+    remove(path / RESULT)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["id", "label"])
@@ -126,7 +137,7 @@ def read_result(path: Path) -> dict[str, Any]:
 def read_labels(path: Path) -> dict[str, str]:
     """Labels by id from a CSV file whose columns are id,label."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with io.StringIO(read(path).decode("utf-8-sig"), newline="") as file:
             rows = csv.DictReader(file)
             columns = rows.fieldnames or []
             if not {"id", "label"} <= set(columns):

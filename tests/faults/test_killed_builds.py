@@ -73,7 +73,7 @@ def test_driver_killed_during_build(tmp_path, clean, number):
     process.communicate()
     if lease.exists():
         refused = gmkcf(*build)
-        assert refused.exit_code == 2
+        assert refused.exit_code == 6
         assert "--force" in refused.stderr
     resumed = gmkcf(*build, "--force")
     assert resumed.exit_code == 0, resumed.output

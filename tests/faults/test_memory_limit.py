@@ -41,7 +41,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gmkcf_dask.engine import tiled
+from gmkcf_dask.engine import tasks
 
 def greedy(*arguments, **options):
     if Path({out!r}, "checkpoint", "0.json").exists():
@@ -51,9 +51,9 @@ def greedy(*arguments, **options):
             time.sleep(0.01)
     return real(*arguments, **options)
 
-if tiled._product_of_blocks_task.__name__ != "greedy":  # this file is run more than once
-    real = tiled._product_of_blocks_task
-    tiled._product_of_blocks_task = greedy
+if tasks.product_of_blocks_task.__name__ != "greedy":  # this file is run more than once
+    real = tasks.product_of_blocks_task
+    tasks.product_of_blocks_task = greedy
 """
 
 

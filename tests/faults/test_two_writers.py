@@ -135,7 +135,7 @@ def test_the_lease_of_a_killed_writer_is_taken_over_by_force_only(tmp_path, comm
     target = path if command == "repair" else tmp_path / "new.zarr"
     leave(target, dead_lease())
     said = gmkcf(*commands[command])
-    assert said.exit_code == 2
+    assert said.exit_code == 6
     assert "which is gone" in said.stderr
     assert "--force" in said.stderr
     taken = gmkcf(*commands[command], "--force")

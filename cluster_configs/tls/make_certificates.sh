@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# An authority of your own and one certificate for all members of your clusters.
+#   make_certificates.sh FOLDER [DAYS]      (DAYS: how long the certificate is valid, 365 if not said)
+# Whoever has FOLDER/member.key can run code as you on your clusters: keep the folder on a file system
+# that your nodes see, readable by you alone. ca.key is needed to make further certificates only; best
+# move it away. Run again with the same folder for a new member certificate of the same authority.
+set -euo pipefail
+folder=${1:?usage: make_certificates.sh FOLDER [DAYS]}
+days=${2:-365}
+umask 077
+mkdir -p "$folder"
+cd "$folder"
+key=(-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes)
+
+if [ ! -e ca.key ]; then
+    [ ! -e ca.pem ] || { echo "$folder has ca.pem but not its ca.key: bring it back first" >&2; exit 1; }
+    openssl req -x509 "${key[@]}" -keyout ca.key -out ca.pem -days 3650 -subj "/CN=gmkcf authority" \
+        -addext "keyUsage=critical,keyCertSign,cRLSign" 2>/dev/null
+fi
+openssl req "${key[@]}" -keyout member.key -out member.csr -subj "/CN=gmkcf member" 2>/dev/null
+# a member is client and server, and may sign nothing
+printf '%s\n' "basicConstraints=critical,CA:FALSE" "keyUsage=critical,digitalSignature" \
+    "extendedKeyUsage=serverAuth,clientAuth" "authorityKeyIdentifier=keyid" \
+    "subjectKeyIdentifier=hash" > member.ext
+openssl x509 -req -in member.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days "$days" \
+    -extfile member.ext -out member.pem 2>/dev/null
+rm -f member.csr member.ext
+echo "made $folder/ca.pem, member.pem and member.key, valid for $days days"

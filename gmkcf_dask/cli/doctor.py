@@ -1,0 +1,56 @@
+"""`gmkcf doctor`: connect, ask every worker, say what is wrong and how to mend it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gmkcf_dask.cli.commands import main
+from gmkcf_dask.cli.options import Location, cluster_options, open_place
+from gmkcf_dask.errors import ClusterError
+from gmkcf_dask.files import absolute
+
+
+@main.command()
+@click.argument("store", required=False, type=Location())
+@click.option(
+    "--samples",
+    type=click.IntRange(min=1),
+    help="Rows of the array that is sent to each worker and back.  [default: as the store has, or "
+    "10,000]",
+)
+@click.option("-k", "--clusters", "n_clusters", type=click.IntRange(min=1), default=10)
+@cluster_options
+def doctor(store: Path | None, samples: int | None, n_clusters: int, **options: Any) -> None:
+    """Connect to a cluster and show every worker: versions, memory, settings, disk, speed.
+
+    STORE is a store, or a path or URL where one shall be: each worker then tells whether it sees
+    it, may write there, and how fast it reads. Exit code 0 where nothing is wrong, 2 where a run
+    would fail.
+    """
+    from gmkcf_dask import doctor as examination
+    from gmkcf_dask.kernels.store import KernelStore, is_store
+
+    known = KernelStore.open(store) if store is not None and is_store(store) else None
+    rows = samples or (10_000 if known is None else known.n_samples)
+    shape = (rows, n_clusters)
+    place = None if store is None else absolute(store)
+    with open_place(rows, options, unchecked=True) as resources:
+        click.echo(f"{resources.description}")
+        client = resources.runner.client
+        patients = (
+            examination.examine_here(place)
+            if client is None
+            else examination.examine_cluster(client, place, shape)
+        )
+    for line in examination.report(patients, shape):
+        click.echo(line)
+    ill = [patient for patient in patients if patient.problems]
+    if ill:
+        raise ClusterError(
+            f"{len(ill)} of {len(patients)} workers would fail in a run: mend what is marked WRONG "
+            "above"
+        )
+    click.echo("all is well")

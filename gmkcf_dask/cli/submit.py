@@ -1,0 +1,266 @@
+"""Commands that write a batch job, and hand it in."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from gmkcf_dask.cli.commands import main
+from gmkcf_dask.errors import ClusterError, InputError
+from gmkcf_dask.files import absolute, make_folder, put_atomic
+from gmkcf_dask.locations import is_remote
+from gmkcf_dask.redact import redacted
+
+_COMMANDS = ("run", "fit")
+# the job brings its own cluster; what is there is gone on with, not dropped
+_NOT_INSIDE = ("cluster", "workers", "memory", "tls_ca", "tls_cert", "tls_key", "insecure",
+               "dashboard", "overwrite")  # fmt: skip
+_SUBMIT_SECONDS = 60.0
+# options end where the command begins
+_REST = {"allow_interspersed_args": False}
+
+now_option = click.option(
+    "--now", is_flag=True, help="Hand the job in, instead of only writing it."
+)
+command_argument = click.argument(
+    "command", metavar="[--] run|fit ...", nargs=-1, required=True, type=click.UNPROCESSED
+)
+
+
+@dataclass(frozen=True)
+class Inner:
+    """A command that a job is to run, understood."""
+
+    words: tuple[str, ...]
+    input: Path | None
+    out: Path
+
+
+@main.group()
+def submit() -> None:
+    """Write the batch job that runs a command inside its own allocation.
+
+    The job starts a Dask cluster, runs the driver beside it, and goes on where it stopped whenever
+    it is started again. Results, checkpoint, script and logs are in one folder.
+    """
+
+
+@submit.command(context_settings=_REST)
+@command_argument
+@click.option("--ntasks", type=click.IntRange(min=2), help="One for the driver, the others work.")
+@click.option(
+    "--cpus-per-task", type=click.IntRange(min=1), help="Threads of a worker.  [default: 1]"
+)
+@click.option("--mem-per-cpu", metavar="4G", help="Memory, as Slurm reads it.")
+@click.option("--time", metavar="D-HH:MM:SS", help="Longest time of one start.")
+@click.option("--nodes", type=click.IntRange(min=1), help="[default: as Slurm likes]")
+@click.option("--partition", help="[default: Slurm's]")
+@click.option("--account", help="[default: Slurm's]")
+@click.option(
+    "--job-name", "name", help="Jobs of one name run one after the other.  [default: of OUT]"
+)
+@click.option(
+    "--interface", help="The network to talk over, such as ib0.  [default: Dask's choice]"
+)
+@click.option(
+    "--local-directory",
+    help="A disk of the node to spill to.  [default: $SLURM_TMPDIR, $TMPDIR or /tmp]",
+)
+@click.option("--python", help="The interpreter on the nodes.  [default: this one]")
+@click.option("--prologue", multiple=True, metavar="LINE", help="Shell to run first; repeatable.")
+@click.option(
+    "--sbatch",
+    "directives",
+    multiple=True,
+    metavar="OPTION",
+    help="Any other option of sbatch, such as --sbatch=--qos=long; repeatable.",
+)
+@click.option(
+    "--stop-before",
+    type=click.IntRange(min=10),
+    default=120,
+    help="Seconds before the end of --time at which to write a checkpoint and queue again.",
+)
+@click.option(
+    "--restarts", type=click.IntRange(min=0), default=20, help="How often a job queues again."
+)
+@click.option(
+    "--cluster",
+    "cluster_file",
+    metavar="FILE.yaml",
+    type=click.Path(path_type=Path),
+    help="Take what is not said here from a file of kind jobqueue.",
+)
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    help="For the script and its logs.  [default: OUT/job; for a URL there is none]",
+)
+@now_option
+def slurm(command: tuple[str, ...], now: bool, **options: Any) -> None:
+    """A job for Slurm, as in
+
+    gmkcf submit slurm --ntasks 9 --mem-per-cpu 4G --time 12:00:00 --now -- run x.npz -k 5 --out run
+    """
+    from gmkcf_dask.results.run import check_run_folder
+    from gmkcf_dask.submit import SlurmJob, job_name, slurm_script
+
+    inner = understood(command)
+    check_run_folder(inner.out, overwrite=False, resume=True)
+    if inner.input is not None and not inner.input.exists():
+        raise InputError(f"there is no {inner.input} here: give a path that the nodes see as well")
+    folder = options.pop("folder")
+    if folder is None and is_remote(inner.out):
+        raise InputError("--folder must be said: Slurm needs a path for the script and its logs")
+    folder = (folder or inner.out / "job").absolute()
+    given = _slurm_options(options)
+    job = SlurmJob(
+        command=inner.words,
+        folder=folder,
+        cwd=Path.cwd(),
+        **{"name": job_name(str(absolute(inner.out))), "python": sys.executable, **given},
+    )
+    make_folder(folder, "the job")
+    _write(job.script, slurm_script(job))
+    click.echo(f"written: {job.script}")
+    if not now:
+        click.echo(f"next: sbatch {shlex.quote(str(job.script))}")
+        return
+    number = _call("sbatch", "--parsable", str(job.script)).partition(";")[0]
+    click.echo(f"job {number} of Slurm: squeue --job {number}")
+    click.echo(f"log: {folder}/slurm-{number}.log")
+
+
+def _slurm_options(options: dict[str, Any]) -> dict[str, Any]:
+    """What is said on the command line, else in a cluster file; all that is needed is there."""
+    from gmkcf_dask.cluster_config import read_config
+    from gmkcf_dask.submit import from_config, mebibytes
+
+    path = options.pop("cluster_file")
+    said = {} if path is None else from_config(read_config(path))
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    if "mem_per_cpu" in given:
+        given["mem_per_cpu"] = mebibytes(given["mem_per_cpu"])
+    found = said | given
+    missing = [name for name in ("ntasks", "mem_per_cpu", "time") if name not in found]
+    if missing:
+        words = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
+        raise InputError(f"{words} must be said: how much to ask Slurm for, and for how long")
+    return found
+
+
+@submit.command(context_settings=_REST)
+@command_argument
+@click.option("--image", required=True, help="With gmkcf-dask inside, of this version.")
+@click.option("--workers", type=click.IntRange(min=1), required=True, help="Pods that work.")
+@click.option("--cpus", type=click.IntRange(min=1), default=1, help="Threads of a worker.")
+@click.option("--memory", required=True, metavar="4Gi", help="Of every pod.")
+@click.option(
+    "--volume",
+    "volumes",
+    multiple=True,
+    required=True,
+    metavar="CLAIM:/PATH",
+    help="A claim that all pods mount, with input and output; repeatable.",
+)
+@click.option("--name", help="[default: of OUT]")
+@click.option("--namespace", help="[default: kubectl's]")
+@click.option(
+    "--tls-secret",
+    help="A secret with ca.pem, member.pem and member.key: all traffic is encrypted.",
+)
+@click.option("--insecure", is_flag=True, help="Talk in the open, for a network you trust.")
+@click.option("--seconds", type=click.IntRange(min=1), help="Longest time.  [default: no end]")
+@click.option(
+    "--file", type=click.Path(path_type=Path), help="To write to.  [default: NAME.yaml, here]"
+)
+@now_option
+def kubernetes(
+    command: tuple[str, ...], now: bool, insecure: bool, file: Path | None, **options: Any
+) -> None:
+    """A DaskJob for Kubernetes; paths are those that pods see. As in
+
+    gmkcf submit kubernetes --image me/gmkcf:1 --workers 8 --memory 4Gi --volume data:/data
+    --tls-secret gmkcf -- run /data/x.npz -k 5 --out /data/run
+    """
+    from gmkcf_dask.submit import job_name, mebibytes
+    from gmkcf_dask.submit_kubernetes import KubernetesJob, manifest
+
+    if (options["tls_secret"] is None) is not insecure:
+        raise InputError(
+            "say one of --tls-secret, a secret with certificates, and --insecure, for a network on "
+            "which you trust everybody"
+        )
+    inner = understood(command)
+    memory = mebibytes(options.pop("memory"))
+    name = options.pop("name") or job_name(str(inner.out))
+    job = KubernetesJob(command=inner.words, memory=memory, name=name, **options)
+    path = (file or Path(f"{name}.yaml")).absolute()
+    make_folder(path.parent, "the job")
+    _write(path, manifest(job))
+    click.echo(f"written: {path}")
+    where = [] if job.namespace is None else ["--namespace", job.namespace]
+    apply = ["kubectl", "apply", *where, "--filename", str(path)]
+    if not now:
+        click.echo(f"next: {shlex.join(apply)}")
+        return
+    click.echo(_call(*apply))
+    click.echo(f"log: {shlex.join(['kubectl', 'logs', *where, '--follow', f'{name}-runner'])}")
+
+
+# helpers
+
+
+def understood(command: tuple[str, ...]) -> Inner:
+    """The command of a job, read as it will be there: what is wrong with it is said now."""
+    if command[0] not in _COMMANDS:
+        raise InputError(
+            f"a job runs gmkcf {' or gmkcf '.join(_COMMANDS)}, not {redacted(command[0])!r}"
+        )
+    inner = main.commands[command[0]]
+    context = inner.make_context(f"gmkcf {command[0]}", list(command[1:]))
+    for name in _NOT_INSIDE:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = f"--{name.replace('_', '-')}"
+            reason = "a job that is queued again goes on"
+            if name != "overwrite":
+                reason = "the job brings a cluster of its own"
+            raise InputError(f"{option} cannot be part of a job: {reason}, leave it out")
+    where = context.params.get("input_path", context.params.get("store"))
+    path = None if where is None or "://" in str(where) else Path(where)
+    return Inner(command, path, context.params["out"])
+
+
+def _write(path: Path, content: str) -> None:
+    """For its owner alone: a command may have a secret in an address."""
+    put_atomic(path, content.encode())
+    path.chmod(0o700)
+
+
+def _call(*command: str) -> str:
+    """What a program that hands in jobs says."""
+    if shutil.which(command[0]) is None:
+        raise InputError(
+            f"there is no {command[0]} here: run {shlex.join(command)} where there is one"
+        )
+    try:
+        done = subprocess.run(  # noqa: S603  # no shell, and words of our own
+            command, capture_output=True, text=True, timeout=_SUBMIT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ClusterError(
+            f"{command[0]} did not answer within {_SUBMIT_SECONDS:.0f} seconds: look whether the "
+            f"job is there before you try again"
+        ) from error
+    if done.returncode != 0:
+        said = " ".join((done.stderr or done.stdout).split())[:500]
+        raise ClusterError(f"{command[0]} did not take the job: {said or done.returncode}")
+    return done.stdout.strip()

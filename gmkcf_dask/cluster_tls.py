@@ -1,0 +1,81 @@
+"""TLS in Dask's words: what clients and members of a cluster show, and ask for."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from typing import Any
+
+import dask
+
+from gmkcf_dask.errors import InputError
+from gmkcf_dask.redact import redacted
+from gmkcf_dask.security import Certificates
+
+_ROLES = ("client", "scheduler", "worker")
+_MEND = "give --tls-ca, --tls-cert and --tls-key, or set distributed.comm.tls in Dask's "
+_MEND += "configuration"
+
+
+def security_of(files: Certificates) -> Any:
+    """One certificate for every role: all members of the cluster show it, and ask for its CA."""
+    from distributed import Security
+
+    ca, cert, key = _paths(files)
+    pairs = {f"tls_{role}_cert": cert for role in _ROLES}
+    pairs |= {f"tls_{role}_key": key for role in _ROLES}
+    return Security(tls_ca_file=ca, require_encryption=True, **pairs)
+
+
+def settings_of(files: Certificates) -> dict[str, Any]:
+    """The same as Dask's settings, for processes that are started elsewhere."""
+    tls = "distributed.comm.tls"
+    ca, cert, key = _paths(files)
+    settings: dict[str, Any] = {f"{tls}.ca-file": ca}
+    for role in _ROLES:
+        settings |= {f"{tls}.{role}.cert": cert, f"{tls}.{role}.key": key}
+    return settings | {"distributed.comm.require-encryption": True}
+
+
+def _paths(files: Certificates) -> tuple[str, str, str]:
+    """For processes in other folders; links stay, they may lead elsewhere on other machines."""
+    ca, cert, key = map(os.path.abspath, (files.ca, files.cert, files.key))
+    return ca, cert, key
+
+
+def security_for(address: str, files: Certificates | None) -> Any:
+    """What a client of a tls:// scheduler shows and asks for: by option, else by Dask's config."""
+    found = security_of(files) if files is not None else configured_security()
+    if found is None:
+        raise InputError(f"{redacted(address)} needs certificates: {_MEND}")
+    return found
+
+
+def configured_security() -> Any:
+    """By Dask's configuration, or None where that names no certificates."""
+    from distributed import Security
+
+    try:
+        found = Security(require_encryption=True)
+        context = found.get_connection_args("client")["ssl_context"]
+    except (OSError, ValueError) as error:  # SSLError is an OSError
+        raise InputError(
+            f"the TLS files of Dask's configuration cannot be used ({error}): mend "
+            "distributed.comm.tls, or give --tls-ca, --tls-cert and --tls-key"
+        ) from error
+    return None if context is None else found
+
+
+def default_scheme() -> str:
+    """Of an address without one."""
+    return str(dask.config.get("distributed.comm.default-scheme", "tcp"))
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a connection failed, in few words: what TLS refused, if it was that."""
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, ssl.SSLError):
+            return str(getattr(inner, "verify_message", None) or inner.reason or inner)
+        inner = inner.__cause__ or inner.__context__
+    return type(error).__name__

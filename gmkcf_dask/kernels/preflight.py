@@ -1,0 +1,99 @@
+"""Asked of every worker before work starts: whether it sees the store, and may write there."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from gmkcf_dask.errors import (
+    BlindWorkersError,
+    InputError,
+    StorageError,
+    StorageRefused,
+    StoreError,
+)
+from gmkcf_dask.files import put_if_absent, remove
+from gmkcf_dask.graph import Runner
+from gmkcf_dask.kernels.manifest import Manifest
+from gmkcf_dask.locations import location
+
+
+@dataclass(frozen=True)
+class View:
+    """What one process sees of a store.
+
+    Attributes
+    ----------
+    found : str or None
+        The store's own name; None where none is seen.
+    trouble : str or None
+        Why it cannot be read or, where that was asked for, written.
+    """
+
+    host: str
+    found: str | None
+    trouble: str | None
+
+
+def look(path: str, *, write: bool) -> View:
+    """See a store from this process; with `write`, put a small file into it and take it away."""
+    host = socket.gethostname()
+    try:
+        store = location(path)  # here, where the package for a URL may be missing
+        found = Manifest.read(store).store_id
+    except (StoreError, InputError, StorageRefused, OSError) as error:
+        return View(host, None, str(error))
+    return View(host, found, write_trouble(store) if write else None)
+
+
+def write_trouble(folder: Path) -> str | None:
+    """Why nothing can be written into a folder, or below a URL; None where it can."""
+    # as the leftovers of a killed writer are named, so that even this one is swept some day
+    probe = folder / f".probe.{uuid4().hex}"
+    try:
+        put_if_absent(probe, b"")
+        remove(probe)
+    except OSError as error:
+        return error.strerror or str(error)
+    except StorageRefused as error:
+        return str(error)
+    return None
+
+
+def refuse_blind_workers(runner: Runner, path: Path, store_id: str, *, write: bool) -> None:
+    """Before work: every worker sees this very store, and may write into it where it has to.
+
+    Raises
+    ------
+    BlindWorkersError
+    StorageError
+        An object store does not answer, which says nothing of the workers.
+    """
+    views = runner.everywhere(look, str(path), write=write)
+    for view in views.values():
+        if isinstance(view, StorageError):
+            raise view
+    wrong = [words for where, view in views.items() if (words := _wrong(where, view, store_id))]
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        need = "see and write it" if write else "see it"
+        raise BlindWorkersError(
+            f"{wrong[0]}{more}: put the store at {path} where every worker can {need}, such as a "
+            "shared file system or an object store; gmkcf doctor tells it of each worker"
+        )
+
+
+def _wrong(where: str, view: Any, store_id: str) -> str | None:
+    if isinstance(view, OSError):  # it went away meanwhile: whoever runs tasks knows what to do
+        return None
+    if not isinstance(view, View):  # an error instead of an answer
+        return f"worker {where} cannot look for the store ({view})"
+    who = f"worker {where} on {view.host}"
+    if view.found is None:
+        return f"{who} does not see the store ({view.trouble})"
+    if view.found != store_id:
+        return f"{who} sees another store there"
+    return None if view.trouble is None else f"{who} cannot write to the store ({view.trouble})"

@@ -1,0 +1,191 @@
+"""Workers as jobs of a batch system, through dask-jobqueue; the scheduler is in this process."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dask
+
+from gmkcf_dask.cluster_config import ClusterConfig
+from gmkcf_dask.cluster_values import Adaptive
+from gmkcf_dask.errors import InputError
+from gmkcf_dask.kinds.started import ENVIRONMENT, Started, not_installed, not_started
+
+# variables of their own, pages of the scheduler, files that are arguments of the worker
+_NOT_EXPORTED = (ENVIRONMENT, "distributed.scheduler.dashboard.", "distributed.comm.tls.")
+# the page that remains is for this machine
+_NO_PAGE = ("--no-dashboard", "--dashboard-address", "127.0.0.1:0")
+_CLASSES = {
+    "slurm": "SLURMCluster",
+    "pbs": "PBSCluster",
+    "lsf": "LSFCluster",
+    "sge": "SGECluster",
+    "htcondor": "HTCondorCluster",
+    "oar": "OARCluster",
+}
+
+
+def bounds(config: ClusterConfig) -> Adaptive:
+    """Workers to begin with, and at most."""
+    if config.adaptive is not None:
+        return config.adaptive
+    if config.workers is None:
+        raise InputError(
+            "a cluster of kind jobqueue needs workers: N or adaptive: {minimum: a, maximum: b}"
+        )
+    return Adaptive(config.workers, config.workers)
+
+
+def _in_jobs(wanted: Adaptive, processes: int) -> Adaptive:
+    """Bounds that whole jobs can meet: else one would be ended for the workers it has too many.
+
+    >>> _in_jobs(Adaptive(1, 5), 4)
+    Adaptive(minimum=4, maximum=8)
+    """
+    least, most = (-(-n // processes) * processes for n in (wanted.minimum, wanted.maximum))
+    return Adaptive(least, most)
+
+
+def job_options(config: ClusterConfig, started: Started) -> dict[str, Any]:
+    """What dask-jobqueue is told of a job; the rest it reads from its section."""
+    threads = config.threads or 1
+    cores = _said(config, "cores") or threads * (_said(config, "processes") or 1)
+    processes = _said(config, "processes") or max(1, int(cores) // threads)
+    memory = config.memory * processes if config.memory else _said(config, "memory")
+    if memory is None:
+        raise InputError(
+            f"jobs need an amount of memory: give memory (of a worker) in the section gmkcf, or "
+            f"jobqueue.{config.system}.memory (of a job)"
+        )
+    return {
+        "cores": cores,
+        "processes": processes,  # as an argument: else workers are not known to come in groups
+        "memory": str(memory),
+        "interface": config.interface or _said(config, "interface"),
+        "local_directory": config.local_directory or _said(config, "local-directory"),
+        "protocol": started.protocol,
+        "security": started.security,
+        "worker_extra_args": [*_NO_PAGE, *(_said(config, "worker-extra-args") or ())],
+        "job_script_prologue": [
+            *exports(started.settings),
+            *(_said(config, "job-script-prologue") or ()),
+        ],
+    }
+
+
+def described(config: ClusterConfig) -> tuple[int, int, int]:
+    """Workers, threads and bytes of each, as the file says."""
+    options = job_options(config, Started({ENVIRONMENT: {}}, None, {}))
+    processes = options["processes"]
+    memory = int(dask.utils.parse_bytes(options["memory"])) // processes
+    return bounds(config).minimum, max(1, options["cores"] // processes), memory
+
+
+def job_script(config: ClusterConfig, started: Started, address: str) -> str:
+    """The script of one job, for a scheduler at an address."""
+    job = _cluster_class(config).job_cls
+    return str(job(address, name="gmkcf-worker", **job_options(config, started)).job_script())
+
+
+def exports(settings: dict[str, Any]) -> list[str]:
+    """Dask's settings and the environment of workers as lines of a shell.
+
+    >>> exports({"distributed.worker.memory.spill": 0.7, ENVIRONMENT: {"OMP_NUM_THREADS": "1"}})
+    ['export OMP_NUM_THREADS=1', 'export DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=0.7']
+    """
+    variables = dict(settings[ENVIRONMENT])
+    for name, value in settings.items():
+        if name.startswith("distributed.") and not name.startswith(_NOT_EXPORTED):
+            variable = "DASK_" + name.replace(".", "__").replace("-", "_").upper()
+            variables[variable] = value if isinstance(value, str) else repr(value)
+    return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+
+
+@contextmanager
+def jobqueue_cluster(config: ClusterConfig, started: Started) -> Iterator[Any]:
+    """A client of workers that a batch system starts; the first jobs are in its queue."""
+    from distributed import Client
+
+    make = _cluster_class(config)
+    program = shlex.split(make.job_cls.submit_command)[0]
+    if shutil.which(program) is None:
+        raise InputError(
+            f"{program} is not here, so no job can be given to {config.system}: start this on a "
+            "machine from which jobs are submitted"
+        )
+    options = {key: value for key, value in _scheduler_options(config).items() if value is not None}
+    job = job_options(config, started)
+    wanted = _in_jobs(bounds(config), job["processes"])
+    try:
+        cluster = make(
+            **job,
+            job_cls=_that_closes(make.job_cls),
+            scheduler_options={**options, **started.page},
+            silence_logs=logging.CRITICAL,
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        raise not_started(str(config.system), error) from error
+    with cluster:
+        try:
+            _submit(cluster, wanted.minimum)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise not_started(str(config.system), error) from error
+        # also with a fixed number: jobs that end by their time limit are replaced
+        cluster.adapt(minimum=wanted.minimum, maximum=wanted.maximum)
+        with Client(cluster, security=started.security, set_as_default=False) as client:
+            yield client
+
+
+def _submit(cluster: Any, n_workers: int) -> None:
+    """Hand the first jobs to the batch system, and hear what it says to them."""
+
+    async def submit() -> None:
+        # `scale` would do this in the background, where an error ends in a log
+        while len(cluster.plan) < n_workers:
+            cluster.worker_spec.update(cluster.new_worker_spec())
+        await cluster
+
+    cluster.sync(submit)
+
+
+def _that_closes(job: Any) -> Any:
+    """Jobs of dask-jobqueue do not say that they are closed, which a cluster that ends asks for."""
+    from distributed.deploy.spec import ProcessInterface
+
+    async def close(self: Any) -> None:
+        await job.close(self)
+        await ProcessInterface.close(self)
+
+    return type(job.__name__, (job,), {"close": close})
+
+
+def _cluster_class(config: ClusterConfig) -> Any:
+    try:
+        import dask_jobqueue
+    except ImportError as error:
+        raise not_installed("jobqueue", "dask-jobqueue") from error
+    assert config.system is not None
+    return getattr(dask_jobqueue, _CLASSES[config.system])
+
+
+def _scheduler_options(config: ClusterConfig) -> dict[str, Any]:
+    return dict(_said(config, "scheduler-options") or {})
+
+
+def _said(config: ClusterConfig, key: str) -> Any:
+    """By the section of the batch system; the file's is in Dask's configuration by now."""
+    return dask.config.get(f"jobqueue.{config.system}.{key}", None)
+
+
+def scheduler_interface(config: ClusterConfig) -> tuple[str | None, str | None]:
+    """Interface and host that the scheduler listens on; None where Dask chooses."""
+    options = _scheduler_options(config)
+    if options.get("host"):
+        return None, options["host"]
+    own = options.get("interface") or config.interface or _said(config, "interface")
+    return own, None

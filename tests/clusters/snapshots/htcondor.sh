@@ -1,0 +1,16 @@
+#!/usr/bin/env condor_submit
+
+MY.DaskWorkerName = "htcondor--$F(MY.JobId)--"
+batch_name = gmkcf-worker
+RequestCpus = MY.DaskWorkerCores
+RequestMemory = floor(MY.DaskWorkerMemory / 1048576)
+RequestDisk = floor(MY.DaskWorkerDisk / 1024)
+MY.JobId = "$(ClusterId).$(ProcId)"
+MY.DaskWorkerCores = 4
+MY.DaskWorkerMemory = 17179869184
+MY.DaskWorkerDisk = 10737418240
+
+Arguments = "-c 'export MALLOC_TRIM_THRESHOLD_=67108864; export MALLOC_MMAP_THRESHOLD_=33554432; export MALLOC_TOP_PAD_=16777216; export OMP_NUM_THREADS=1; export OPENBLAS_NUM_THREADS=1; export MKL_NUM_THREADS=1; export DASK_DISTRIBUTED__WORKER__MEMORY__TARGET=0.6; export DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=0.7; export DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE=0.8; export DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE=0.95; export DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION=True; PYTHON -m distributed.cli.dask_worker tls://HOST:8786 --name gmkcf-worker --nthreads 1 --memory-limit 4.00GiB --nworkers 4 --nanny --death-timeout 60 --local-directory /tmp --no-dashboard --dashboard-address 127.0.0.1:0 --interface ib0 --protocol tls:// --tls-ca-file CONFIGS/certificates/ca.pem --tls-cert CONFIGS/certificates/member.pem --tls-key CONFIGS/certificates/member.key'"
+Executable = /bin/sh
+
+Queue

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+
+#SBATCH -J dask-worker
+#SBATCH -p normal
+#SBATCH -A myproject
+#SBATCH -n 1
+#SBATCH --cpus-per-task=4
+#SBATCH --mem=16G
+#SBATCH -t 02:00:00
+export MALLOC_TRIM_THRESHOLD_=67108864
+export MALLOC_MMAP_THRESHOLD_=33554432
+export MALLOC_TOP_PAD_=16777216
+export OMP_NUM_THREADS=1
+export OPENBLAS_NUM_THREADS=1
+export MKL_NUM_THREADS=1
+export DASK_DISTRIBUTED__WORKER__MEMORY__TARGET=0.6
+export DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=0.7
+export DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE=0.8
+export DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE=0.95
+export DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION=True
+PYTHON -m distributed.cli.dask_worker tls://HOST:8786 --name gmkcf-worker --nthreads 1 --memory-limit 4.00GiB --nworkers 4 --nanny --death-timeout 60 --local-directory $TMPDIR --no-dashboard --dashboard-address 127.0.0.1:0 --interface ib0 --protocol tls:// --tls-ca-file CONFIGS/certificates/ca.pem --tls-cert CONFIGS/certificates/member.pem --tls-key CONFIGS/certificates/member.key

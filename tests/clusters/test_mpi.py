@@ -1,0 +1,104 @@
+"""dask-mpi under mpirun: the same labels, and an end for every rank, whichever way it ends."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from faulty import environment, serial_of, start, wait_until
+from needs import need_package
+from places import certificates, command, ends, features, on_threads, tls_section
+
+pytestmark = pytest.mark.once
+INSTALL = "pip install 'gmkcf-dask[cluster-tests]'"
+
+
+@pytest.fixture(scope="module")
+def mpiexec():
+    """The one that comes with the package mpich, which mpi4py finds beside it."""
+    for package in ("mpi4py", "dask_mpi"):
+        need_package(package, INSTALL)
+    found = Path(sys.executable).parent / "mpiexec"
+    if not found.exists():
+        need_package("mpich", INSTALL)
+    return str(found)
+
+
+def under(mpiexec, processes, words):
+    return subprocess.Popen(
+        [mpiexec, "-n", str(processes), sys.executable, "-m", "gmkcf_dask.cli", *words],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def mpi_file(folder, **more):
+    text = "".join(f", {key.replace('_', '-')}: {value}" for key, value in more.items())
+    (folder / "mpi.yaml").write_text(f"gmkcf: {{kind: mpi, interface: lo, memory: 1GiB{text}}}\n")
+    return folder / "mpi.yaml"
+
+
+def nobody_is_left(word):
+    """No process of a run, once it is over; its children may take a moment."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        found = [p for p in psutil.process_iter(["cmdline"]) if word in (p.info["cmdline"] or [])]
+        if not found:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["tcp", "tls"])
+def test_the_same_labels_and_a_clean_end(encrypted, mpiexec, tmp_path):
+    expected = on_threads(tmp_path)
+    more = {"local_directory": tmp_path / "scratch"}
+    if encrypted:
+        more["tls"] = tls_section(certificates(tmp_path / "tls"))
+    begin = time.monotonic()
+    code, said = ends(under(mpiexec, 4, command(tmp_path, mpi_file(tmp_path, **more))), 150)
+    assert code == 0, said
+    assert time.monotonic() - begin < 120
+    assert f"on 2 workers at {'tls' if encrypted else 'tcp'}://127.0.0.1:" in said
+    assert "Traceback" not in said
+    assert " - INFO - " not in said
+    assert (tmp_path / "out" / "labels.csv").read_bytes() == expected
+    assert nobody_is_left(str(tmp_path / "out"))
+
+
+def test_bad_input_ends_every_rank(mpiexec, tmp_path):
+    words = command(tmp_path, mpi_file(tmp_path))
+    words[words.index("-k") + 1] = "1000"
+    code, said = ends(under(mpiexec, 3, words), 60)
+    assert code == 2, said
+    assert said.count("error: ") == 1, said
+    assert nobody_is_left(str(tmp_path / "out"))
+
+
+def test_a_signal_ends_every_rank_and_leaves_a_checkpoint(mpiexec, tmp_path):
+    more = ("--tol", 0, "--max-iter", 5000, "--checkpoint-every", 1)
+    features(tmp_path)
+    process = under(mpiexec, 3, command(tmp_path, mpi_file(tmp_path), *more))
+    assert wait_until(lambda: serial_of(tmp_path / "out"), process), process.communicate()
+    process.send_signal(signal.SIGTERM)
+    code, said = ends(process, 60)
+    assert code != 0, said
+    assert nobody_is_left(str(tmp_path / "out"))
+
+
+def test_too_few_processes(mpiexec, tmp_path):
+    code, said = ends(under(mpiexec, 2, command(tmp_path, mpi_file(tmp_path))), 60)
+    assert code == 2, said
+    assert "needs 3 processes or more" in said
+
+
+def test_without_mpirun(mpiexec, tmp_path):
+    code, said = ends(start(*command(tmp_path, mpi_file(tmp_path))), 60)
+    assert code == 2, said
+    assert "start with mpirun -n N gmkcf" in said

@@ -1,0 +1,174 @@
+"""Under a real Slurm: workers as jobs, and a job with all inside that is cut off and goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from clusters.slurm import private_slurm
+from faulty import environment, outcome, run, serial_of
+from needs import need_package, need_program
+
+from gmkcf_dask.kernels.lease import Lease, lease_path
+
+CONFIGS = Path(__file__).resolve().parents[2] / "cluster_configs"
+OPTIONS = ("-k", 3, "--kernels", "linear,rbf_1", "--block", 40, "--tol", 0, "--max-iter", 25,
+           "--checkpoint-every", 1, "--seed", 3)  # fmt: skip
+ASKED = ("--ntasks", 3, "--mem-per-cpu", "1G", "--time", "1:00:00")
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    need_program("openssl", "apt-get install openssl")
+    with private_slurm(tmp_path_factory.mktemp("slurm")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def problem(tmp_path_factory):
+    """A matrix, and what threads of this process find in it."""
+    folder = tmp_path_factory.mktemp("problem")
+    rng = np.random.default_rng(0)
+    np.save(folder / "x.npy", rng.random((150, 8)) ** 2 + 2 * np.eye(8)[rng.integers(0, 3, 150)])
+    out = folder / "threads"
+    code, said = run("run", folder / "x.npy", *OPTIONS, "--out", out, "--cluster", "threads")
+    assert code == 0, said
+    return folder / "x.npy", outcome(out)
+
+
+def gmkcf(slurm, *words, cwd=None):
+    """What the command says, under that Slurm."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gmkcf_dask.cli", *map(str, words)],
+        env=environment() | slurm.variables,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def submitted(slurm, *words, cwd=None):
+    """The number of the job that `gmkcf submit` handed in."""
+    said = gmkcf(slurm, "submit", "slurm", *ASKED, *words, cwd=cwd)
+    (line,) = [line for line in said.splitlines() if line.startswith("job ")]
+    return line.split()[1]
+
+
+def finished(slurm, job, out):
+    """Wait for the end of a job, which is a good one, and leaves no key behind."""
+    state = slurm.wait(job, *ENDED, seconds=120)
+    log = (out / f"job/slurm-{job}.log").read_text()
+    assert state == "COMPLETED", log + (out / f"job/dask-{job}.log").read_text()[-5000:]
+    until = time.monotonic() + 10
+    while list((out / "job").glob("cluster-*")) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert sorted(path.name for path in (out / "job").iterdir()) == [
+        f"dask-{job}.log", "job.sbatch", f"slurm-{job}.log",
+    ]  # fmt: skip
+    return log
+
+
+def wait_for(true, slurm, job, seconds=120):
+    """Something that a running job does."""
+    until = time.monotonic() + seconds
+    while not true():
+        assert slurm.state(job) in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING")
+        assert time.monotonic() < until, "it took too long"
+        time.sleep(0.02)
+
+
+def test_workers_are_two_jobs(slurm, problem, tmp_path):
+    """Our file for dask-jobqueue, with the lines changed that one changes, and TLS."""
+    need_package("dask_jobqueue", "pip install 'gmkcf-dask[jobqueue]'")
+    x, expected = problem
+    script = CONFIGS / "tls/make_certificates.sh"
+    subprocess.run(["bash", script, tmp_path / "certificates"], check=True, capture_output=True)
+    config = yaml.safe_load((CONFIGS / "jobqueue/slurm.yaml").read_text())
+    config["gmkcf"] |= {"workers": 2, "minimum": 2, "memory": "1GiB", "interface": "lo"}
+    config["gmkcf"]["local-directory"] = str(tmp_path)
+    config["jobqueue"]["slurm"] |= {"cores": 1, "queue": "all", "log-directory": str(tmp_path)}
+    (tmp_path / "configs").mkdir()
+    file = tmp_path / "configs/slurm.yaml"
+    file.write_text(yaml.safe_dump(config))
+    said = gmkcf(slurm, "run", x, *OPTIONS, "--out", tmp_path / "out", "--cluster", file)
+    assert "2 workers at tls://127.0.0.1:" in said
+    assert len(list(tmp_path.glob("dask-worker-*.out"))) == 2
+    assert outcome(tmp_path / "out") == expected
+    # no job is left behind
+    until = time.monotonic() + 20
+    while slurm.call("squeue", "--noheader"):
+        assert time.monotonic() < until
+        time.sleep(0.2)
+
+
+def test_one_job_with_all_inside_on_two_nodes(slurm, problem, tmp_path):
+    x, expected = problem
+    folder = tmp_path / "with a space"
+    folder.mkdir()
+    words = ("--nodes", 2, "--now", "--", "run", x, *OPTIONS, "--out", "out")
+    job = submitted(slurm, *words, cwd=folder)
+    log = finished(slurm, job, folder / "out")
+    assert "2 workers at tls://" in log
+    assert outcome(folder / "out") == expected
+    assert slurm.call("scontrol", "show", "job", job).count("NodeList=one,two") == 1
+
+
+def test_a_job_that_is_killed_and_then_cut_by_its_time_goes_on(slurm, problem, tmp_path):
+    """Its driver killed while it builds the store, then warned of its end during the fit."""
+    x, expected = problem
+    out = tmp_path / "out"
+    job = submitted(slurm, "--now", "run", x, *OPTIONS, "--out", out)
+    lease = lease_path(out / "store.zarr")
+    wait_for(lambda: Lease.read(lease) is not None, slurm, job)
+    os.kill(Lease.read(lease).pid, signal.SIGKILL)
+    assert slurm.wait(job, *ENDED) == "FAILED"
+    assert lease.exists()
+    assert f"to go on: sbatch {out}/job/job.sbatch" in (out / f"job/slurm-{job}.log").read_text()
+    slurm.call("scontrol", "requeue", job)
+    slurm.start_now(job)
+    # Slurm sends this signal, to the script alone, when the time of a job is almost up
+    wait_for(lambda: serial_of(out), slurm, job)
+    slurm.call("scancel", "--batch", "--signal", "USR1", job)
+    slurm.wait(job, "PENDING")
+    log = (out / f"job/slurm-{job}.log").read_text()
+    assert "interrupted: the last iteration that was complete is kept" in log
+    assert "time is up: this job queues itself again" in log
+    assert not (out / "result.json").exists()
+    slurm.start_now(job)
+    log = finished(slurm, job, out)
+    assert log.count("there is no checkpoint") == 1
+    assert outcome(out) == expected
+
+
+def test_a_job_that_is_cancelled_stays_so(slurm, problem, tmp_path):
+    x, expected = problem
+    out = tmp_path / "out"
+    job = submitted(slurm, "--now", "run", x, *OPTIONS, "--out", out)
+    wait_for(lambda: serial_of(out), slurm, job)
+    slurm.call("scancel", job)
+    assert slurm.wait(job, *ENDED) == "CANCELLED"
+    wait_until_over(slurm, job)
+    assert serial_of(out)
+    assert not list((out / "job").glob("cluster-*"))
+    code, said = run("run", x, *OPTIONS, "--out", out, "--resume", "--cluster", "threads")
+    assert code == 0, said
+    assert outcome(out) == expected
+
+
+def wait_until_over(slurm, job, seconds=30):
+    until = time.monotonic() + seconds
+    while (
+        slurm.call("squeue", "--noheader", "--states", "all", "--format", "%t", "-j", job) == "CG"
+    ):
+        assert time.monotonic() < until
+        time.sleep(0.2)

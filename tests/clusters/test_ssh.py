@@ -1,0 +1,182 @@
+"""SSHCluster against an SSH server of this test: no root, no system user, keys of its own."""
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+from contextlib import contextmanager, suppress
+
+import pytest
+from faulty import environment
+from needs import need_package
+from places import certificates, refused, same_labels, tls_section
+
+from gmkcf_dask.cluster import WORKER_ENVIRONMENT
+
+pytestmark = pytest.mark.once
+USER = "somebody"
+
+
+async def _serve_command(process):
+    """Run what was asked for in a shell, and end it with the connection."""
+    child = await asyncio.create_subprocess_shell(
+        process.command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={k: v for k, v in environment().items() if k not in WORKER_ENVIRONMENT},
+        start_new_session=True,
+    )
+    try:
+        await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
+        ended = [asyncio.ensure_future(child.wait()), asyncio.ensure_future(process.wait_closed())]
+        await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        code = await child.wait()
+    process.exit(max(code, 0))
+
+
+@contextmanager
+def ssh_server(folder):
+    """A server on a free port of loopback, in a thread; yields the section `connect`."""
+    import asyncssh
+
+    folder.mkdir()
+    ours, theirs, strange = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(3))
+    ours.write_private_key(folder / "client")
+    ours.write_public_key(folder / "authorized")
+    strange.write_private_key(folder / "strange")
+    loop = asyncio.new_event_loop()
+    ready, port = threading.Event(), []
+
+    async def serve():
+        server = await asyncssh.listen(
+            "127.0.0.1",
+            0,
+            server_host_keys=[theirs],
+            authorized_client_keys=str(folder / "authorized"),
+            process_factory=_serve_command,
+        )
+        port.append(server.sockets[0].getsockname()[1])
+        ready.set()
+        return server
+
+    server = []
+    thread = threading.Thread(target=_run_loop, args=(loop, serve, server))
+    thread.start()
+    assert ready.wait(20)
+    for name, key in (("known_hosts", theirs), ("other_hosts", strange)):
+        public = key.export_public_key().decode()
+        (folder / name).write_text(f"[127.0.0.1]:{port[0]} {public}")
+    try:
+        yield folder, port[0]
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+
+def _run_loop(loop, serve, server):
+    asyncio.set_event_loop(loop)
+    server.append(loop.run_until_complete(serve()))
+    loop.run_forever()
+
+    async def end():
+        server[0].close()
+        await server[0].wait_closed()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    loop.run_until_complete(end())
+    loop.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    need_package("asyncssh", "pip install 'gmkcf-dask[cluster-tests]'")
+    with ssh_server(tmp_path_factory.mktemp("ssh") / "server") as found:
+        yield found
+
+
+def config(server, more="", known="known_hosts", key="client", port=None):
+    folder, listening = server
+    return (
+        "gmkcf:\n  kind: ssh\n  hosts: [127.0.0.1, 127.0.0.1]\n  workers: 2\n  memory: 1GiB\n"
+        f"  connect: {{username: {USER}, port: {port or listening}, "
+        f"known-hosts: {folder / known}, client-keys: [{folder / key}]}}\n{more}"
+    )
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["tcp", "tls"])
+def test_the_same_labels(encrypted, server, tmp_path):
+    more = f"  local-directory: {tmp_path / 'scratch'}\n  wait: 60s\n"
+    if encrypted:
+        more += f"  tls: {tls_section(certificates(tmp_path / 'tls'))}\n"
+    file = tmp_path / "ssh.yaml"
+    file.write_text(config(server, more))
+    said = same_labels(tmp_path, file)
+    assert f"on 2 workers at {'tls' if encrypted else 'tcp'}://127.0.0.1:" in said
+    assert "Traceback" not in said
+
+
+def test_workers_have_our_environment_and_the_settings_of_the_file(server, tmp_path):
+    import dask
+
+    from gmkcf_dask.cluster_config import parse_config
+    from gmkcf_dask.kinds.opening import open_config
+
+    text = config(server, "distributed: {worker: {memory: {spill: 0.55}}}\n")
+    text = text.replace("workers: 2", "workers: 1")
+
+    def asked():
+        found = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
+        return found, dask.config.get("distributed.worker.memory.spill")
+
+    found = parse_config(text.encode(), tmp_path / "ssh.yaml")
+    with open_config(found, 10) as resources:
+        assert resources.memory_per_worker == 1 << 30
+        (answer,) = resources.runner.client.run(asked).values()
+    assert answer == (WORKER_ENVIRONMENT, 0.55)
+
+
+def test_a_host_key_that_is_not_known(server, tmp_path):
+    sentence = refused(tmp_path, config(server, known="other_hosts"), code=2)
+    assert "the host key of 127.0.0.1 is not the one in" in sentence
+
+
+def test_no_file_with_host_keys(server, tmp_path):
+    text = config(server, known="no_hosts")
+    assert "with the keys of the hosts: log in" in refused(tmp_path, text, code=2)
+
+
+def test_a_key_that_is_not_let_in(server, tmp_path):
+    sentence = refused(tmp_path, config(server, key="strange"), code=2)
+    assert "cannot log in to 127.0.0.1 by ssh (Permission denied" in sentence
+
+
+def test_a_host_that_does_not_answer(server, tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        text = config(server, port=probe.getsockname()[1])
+        assert "cannot log in to 127.0.0.1 by ssh (" in refused(tmp_path, text, code=2)
+
+
+def test_an_interpreter_that_is_not_there(server, tmp_path):
+    text = config(server, "  python: /no/such/python\n")
+    sentence = refused(tmp_path, text, code=2)
+    assert "/no/such/python on 127.0.0.1 cannot import gmkcf_dask" in sentence
+
+
+def test_hosts_elsewhere_in_the_open(server, tmp_path):
+    text = config(server).replace("hosts: [127.0.0.1,", "hosts: [node1,")
+    assert "listens on the network" in refused(tmp_path, text, code=2)
+
+
+@pytest.mark.parametrize("word", ["/bin/sh -c ls", "python;ls", "$(ls)", "a'b"])
+def test_words_for_a_shell_stay_words(word, server, tmp_path):
+    text = config(server, f'  python: "{word}"\n')
+    assert "signs that mean something to a shell" in refused(tmp_path, text, code=2)

@@ -1,0 +1,368 @@
+"""Job scripts and manifests: what is in them, what may not get in, and that they are kept."""
+
+import subprocess
+from copy import deepcopy
+from dataclasses import replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+
+import pytest
+import yaml
+from faulty import run
+from needs import need_package, need_program
+
+from gmkcf_dask.cluster import WORKER_ENVIRONMENT
+from gmkcf_dask.cluster_config import parse_config
+from gmkcf_dask.errors import InputError, PlanRefused
+from gmkcf_dask.plan import GIB
+from gmkcf_dask.submit import SlurmJob, from_config, slurm_script
+from gmkcf_dask.submit_kubernetes import KubernetesJob, manifest
+
+CONFIGS = Path(__file__).resolve().parents[2] / "cluster_configs"
+EXAMPLE = SlurmJob(
+    name="gmkcf-news",
+    command=("run", "news.npz", "-k", "20", "--out", "news"),
+    folder=Path("/shared/ann/news/job"),
+    cwd=Path("/shared/ann"),
+    nodes=4,
+    ntasks=33,
+    cpus_per_task=1,
+    mem_per_cpu=4 * GIB,
+    time="12:00:00",
+    partition="normal",
+    account="myproject",
+    interface="ib0",
+    python="/shared/ann/venv/bin/python",
+)
+DASKJOB = KubernetesJob(
+    name="news",
+    command=("run", "/data/news.npz", "-k", "20", "--out", "/data/news"),
+    image="registry.example.org/ann/gmkcf:1",
+    workers=8,
+    memory=4 * GIB,
+    volumes=("data:/data", "more:/more"),
+    tls_secret="gmkcf-tls",
+)
+
+
+def test_the_example_is_what_the_command_writes():
+    assert (CONFIGS / "slurm_job.sbatch").read_text() == slurm_script(EXAMPLE)
+
+
+def test_scripts_are_bash(tmp_path):
+    job = replace(
+        EXAMPLE,
+        command=("run", "it's $HOME `x` $(y).npz", "-k", "2", "--out", "a b"),
+        folder=tmp_path / "a b",
+        python="/a b/python",
+        directives=("--qos=long", "--comment=two words", "--exclusive"),
+        prologue=("module load python",),
+        local_directory="$TMPDIR/x",
+    )
+    script = slurm_script(job)
+    for folder in (EXAMPLE, job):
+        done = subprocess.run(["bash", "-n"], input=slurm_script(folder), text=True, check=False)
+        assert done.returncode == 0
+    assert "run 'it'\"'\"'s $HOME `x` $(y).npz' -k 2 --out 'a b' --resume --force" in script
+    assert f'#SBATCH --output="{tmp_path}/a b/slurm-%j.log"\n' in script
+    assert '#SBATCH --qos=long\n#SBATCH --comment="two words"\n#SBATCH --exclusive\n' in script
+    assert "\nmodule load python\n" in script
+    assert "\npython='/a b/python'\n" in script
+    assert "\nscratch=$TMPDIR/x\n" in script
+
+
+def test_every_line_for_slurm_comes_before_the_first_command():
+    lines = slurm_script(EXAMPLE).splitlines()
+    first = next(number for number, line in enumerate(lines) if line and not line.startswith("#"))
+    assert not any(line.startswith("#SBATCH") for line in lines[first:])
+    for name, value in WORKER_ENVIRONMENT.items():
+        assert f"export {name}={value}" in lines[first:]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"name": "x\n#SBATCH --uid=0"}, "name of a job"),
+        ({"command": ("run", "x\n#SBATCH --uid=0")}, "in one line"),
+        ({"prologue": ("true\n#SBATCH --uid=0",)}, "in one line"),
+        ({"python": "python\nrm"}, "in one line"),
+        ({"folder": Path("/a\n#SBATCH --uid=0")}, "cannot stand"),
+        ({"folder": Path('/a"b')}, "cannot stand"),
+        ({"folder": Path("/a%jb")}, "cannot stand"),
+        ({"cwd": Path("relative")}, "absolute"),
+        ({"partition": "a b"}, "--partition"),
+        ({"account": "x --uid=0"}, "--account"),
+        ({"interface": "$(x)"}, "--interface"),
+        ({"directives": ("--qos=a\n#SBATCH --uid=0",)}, "long form"),
+        ({"directives": ('--comment="x',)}, "long form"),
+        ({"directives": ("-p x",)}, "long form"),
+        ({"directives": ("--array=1-4",)}, "says it itself"),
+        ({"time": "soon"}, "time as Slurm"),
+        ({"time": "2"}, "not more than the 120 seconds"),
+        ({"ntasks": 1}, "at least 2"),
+        ({"nodes": 34}, "--nodes"),
+    ],
+)
+def test_nothing_gets_into_a_script_that_is_not_one_value(changed, said):
+    with pytest.raises(InputError, match=said) as raised:
+        replace(EXAMPLE, **changed)
+    assert "\n" not in str(raised.value)
+
+
+def test_workers_too_small_for_any_work_are_refused():
+    with pytest.raises(PlanRefused):
+        replace(EXAMPLE, mem_per_cpu=1 << 20)
+
+
+def test_a_cluster_file_says_what_to_ask_for():
+    content = b"""
+gmkcf: {kind: jobqueue, system: slurm, workers: 8, interface: ib0, insecure: true}
+jobqueue:
+  slurm:
+    cores: 4
+    processes: 2
+    memory: 16GiB
+    queue: normal
+    account: myproject
+    walltime: "02:00:00"
+    job-extra-directives: ["--qos=long"]
+    job-script-prologue: ["module load python"]
+"""
+    assert from_config(parse_config(content, Path("x.yaml"))) == {
+        "cpus_per_task": 2,
+        "mem_per_cpu": 4 * GIB,
+        "ntasks": 9,
+        "partition": "normal",
+        "account": "myproject",
+        "time": "02:00:00",
+        "interface": "ib0",
+        "directives": ("--qos=long",),
+        "prologue": ("module load python",),
+    }
+
+
+# the command
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "x.npy").touch()
+    return tmp_path
+
+
+SLURM = ("submit", "slurm", "--ntasks", 3, "--mem-per-cpu", "1G", "--time", "1:00:00")
+
+
+def test_a_script_is_written_for_its_owner_alone(here):
+    code, said = run(*SLURM, "run", "x.npy", "-k", 2, "--out", "run")
+    assert code == 0, said
+    script = here / "run/job/job.sbatch"
+    assert said.splitlines() == [f"written: {script}", f"next: sbatch {script}"]
+    assert script.stat().st_mode & 0o777 == 0o700
+    assert f"#SBATCH --chdir={here}\n" in script.read_text()
+    # a second time, with and without the two dashes, and more options after the folder is there
+    assert run(*SLURM, "--", "run", "x.npy", "-k", 2, "--out", "run", "--resume")[0] == 0
+    assert "--resume --force \\\n" in script.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((*SLURM, "build", "x.npy", "s.zarr"), "run or gmkcf fit"),
+        ((*SLURM, "run", "x.npy", "--out", "run"), "Missing option '-k'"),
+        ((*SLURM, "run", "y.npy", "-k", 2, "--out", "run"), "there is no y.npy"),
+        ((*SLURM, "run", "x.npy", "-k", 2, "--out", "r", "--cluster", "local"), "of its own"),
+        ((*SLURM, "run", "x.npy", "-k", 2, "--out", "r", "--overwrite"), "goes on"),
+        ((*SLURM, "run", "x.npy", "-k", 2, "--out", "x.npy"), "is a file"),
+        (("submit", "slurm", "run", "x.npy", "-k", 2, "--out", "r"), "--ntasks, --mem-per-cpu"),
+        ((*SLURM, "--mem-per-cpu", "much", "run", "x.npy", "-k", 2, "--out", "r"), "such as 4G"),
+        ((*SLURM, "--now", "run", "x.npy", "-k", 2, "--out", "r"), "there is no sbatch here"),
+    ],
+)
+def test_what_is_wrong_is_said_before_a_job_waits(here, words, said):
+    code, output = run(*words)
+    assert code == 2
+    assert said in output
+
+
+def test_what_sbatch_says_is_told(here):
+    program = here / "bin/sbatch"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho sbatch: error: invalid account >&2\nexit 1\n")
+    program.chmod(0o755)
+    code, said = run(*SLURM, "--now", "run", "x.npy", "-k", 2, "--out", "run")
+    assert code == 2
+    assert "sbatch did not take the job: sbatch: error: invalid account" in said
+    program.write_text("#!/bin/sh\necho '17;tests'\n")
+    code, said = run(*SLURM, "--now", "run", "x.npy", "-k", 2, "--out", "run")
+    assert code == 0, said
+    assert f"job 17 of Slurm: squeue --job 17\nlog: {here}/run/job/slurm-17.log\n" in said
+
+
+# what a script does, with everything around it played
+
+
+DRIVER = """#!/bin/bash
+[ "$3" = gmkcf_dask.cli ] || exit 0
+echo "driver: ${*: -3:1}" >>said
+case $(grep -c driver said) in
+    1) %s ;;
+    *) exit 0 ;;
+esac
+"""
+BE_STOPPED = (
+    'trap "exit 143" TERM; kill -%s $PPID; for _ in {1..100}; do command -p sleep 0.1; done'
+)
+
+
+@pytest.fixture
+def play(tmp_path):
+    """Run the script of a job whose driver does something the first time."""
+
+    def played(first, restarts=0):
+        bin_ = tmp_path / "bin"
+        bin_.mkdir()
+        programs = {
+            # the address of a scheduler, before somebody waits for it
+            "srun": '#!/bin/sh\nfor w; do [ "${w##*/}" = scheduler.json ] && echo {} >"$w"; done\n',
+            "scontrol": '#!/bin/bash\necho "scontrol: $*" >>said\n',
+            "sleep": '#!/bin/bash\necho "sleep: $*" >>said\n',
+            "python": DRIVER % first,
+        }
+        for name, text in programs.items():
+            (bin_ / name).write_text(text)
+            (bin_ / name).chmod(0o755)
+        job = replace(EXAMPLE, folder=tmp_path, cwd=tmp_path, python=str(bin_ / "python"))
+        done = subprocess.run(
+            ["bash", "-c", slurm_script(job)],
+            env={
+                "PATH": f"{bin_}:/usr/bin:/bin",
+                "SLURM_JOB_ID": "7",
+                "SLURMD_NODENAME": "one",
+                "SLURM_RESTART_COUNT": str(restarts),
+            },
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert not (tmp_path / "cluster-7").exists(), "the key is left"
+        said = [line for line in (tmp_path / "said").read_text().splitlines() if "0.5" not in line]
+        return done.returncode, said, done.stdout
+
+    return played
+
+
+def test_a_store_that_is_held_is_waited_for(play):
+    need_program("openssl", "apt-get install openssl")
+    code, said, out = play("exit 6")
+    assert (code, said) == (0, ["driver: --force", "sleep: 60", "driver: --force"])
+    assert "not free yet" in out
+
+
+def test_a_job_queues_itself_again_so_often_and_no_more(play):
+    need_program("openssl", "apt-get install openssl")
+    code, said, out = play(BE_STOPPED % "USR1", restarts=19)
+    assert (code, said) == (0, ["driver: --force", "scontrol: requeue 7"])
+    assert out == "time is up: this job queues itself again\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "restarts", "code"),
+    [(BE_STOPPED % "USR1", 20, 143), (BE_STOPPED % "TERM", 0, 143), ("exit 3", 0, 3)],
+    ids=["often-enough", "cancelled", "no-room"],
+)
+def test_a_job_that_does_not_queue_again_says_how_to_go_on(play, tmp_path, first, restarts, code):
+    need_program("openssl", "apt-get install openssl")
+    found, said, out = play(first, restarts)
+    assert (found, said) == (code, ["driver: --force"])
+    assert out.splitlines()[-1] == f"to go on: sbatch {tmp_path}/job.sbatch"
+
+
+# Kubernetes
+
+
+@cache
+def operator_schema(kind):
+    """The schema of the operator itself."""
+    need_package("jsonschema", "pip install jsonschema")
+    try:
+        found = files("dask-kubernetes") or []
+    except PackageNotFoundError:
+        need_package("dask_kubernetes", "pip install --no-deps dask-kubernetes")
+    (path,) = [file for file in found if str(file).endswith(f"/crds/{kind.lower()}.yaml")]
+    # the parser in C, where there is one: the file is long
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    made = yaml.load(path.read_text(), loader)
+    (version,) = [one for one in made["spec"]["versions"] if one["name"] == "v1"]
+    return version["schema"]["openAPIV3Schema"]
+
+
+def closed(schema):
+    """The schema with no other keys than those it knows, where it says which."""
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: closed(part) for key, part in schema.items()}
+    free = made.get("x-kubernetes-preserve-unknown-fields")
+    if isinstance(made.get("properties"), dict) and not free and made.get("type") == "object":
+        made.setdefault("additionalProperties", False)
+    return made
+
+
+@pytest.mark.parametrize("job", [DASKJOB, replace(DASKJOB, tls_secret=None, seconds=3600)])
+def test_manifests_are_what_the_operator_takes(job):
+    settings, made = yaml.safe_load_all(manifest(job))
+    schema = closed(operator_schema("DaskJob"))
+    schema["properties"] |= {"apiVersion": {}, "kind": {}, "metadata": {}}
+    import jsonschema
+
+    jsonschema.validate(made, schema)
+    broken = deepcopy(made)
+    broken["spec"]["cluster"]["spec"]["worker"]["spec"]["containers"][0]["imagee"] = "x"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(broken, schema)
+    # the driver's file is one that we read
+    config = parse_config(settings["data"]["cluster.yaml"].encode(), Path("/x.yaml"))
+    assert (config.address, config.minimum) == (job.address, job.workers)
+    assert config.insecure is (job.tls_secret is None)
+    service = made["spec"]["cluster"]["spec"]["scheduler"]["service"]
+    assert service["selector"]["dask.org/cluster-name"] == job.name
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"name": "News"}, "--name"),
+        ({"namespace": "a b"}, "--namespace"),
+        ({"image": "x y"}, "--image"),
+        ({"volumes": ()}, "--volume is missing"),
+        ({"volumes": ("data",)}, "CLAIM:/path"),
+        ({"command": ("run", "a\nb")}, "in one line"),
+    ],
+)
+def test_nothing_gets_into_a_manifest_that_is_not_one_value(changed, said):
+    with pytest.raises(InputError, match=said):
+        replace(DASKJOB, **changed)
+
+
+def test_a_manifest_by_command(here):
+    words = ("submit", "kubernetes", "--image", "i:1", "--workers", 2, "--memory", "2Gi",
+             "--volume", "data:/data", "--name", "news")  # fmt: skip
+    job = ("run", "/data/x.npz", "-k", 2, "--out", "/data/run")
+    code, said = run(*words, *job)
+    assert code == 2
+    assert "--tls-secret" in said
+    code, said = run(*words, "--insecure", *job)
+    assert code == 0, said
+    file = here / "news.yaml"
+    assert said.splitlines() == [f"written: {file}", f"next: kubectl apply --filename {file}"]
+    assert file.stat().st_mode & 0o777 == 0o700
+    code, said = run(*words, "--insecure", "--now", *job)
+    assert code == 2
+    assert "there is no kubectl here" in said
