@@ -7,7 +7,7 @@ import shutil
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from threadpoolctl import threadpool_info
 
 from gmkcf_dask.cluster import WORKER_ENVIRONMENT
 from gmkcf_dask.errors import GmkcfError, PlanRefused
-from gmkcf_dask.kernels.preflight import View, look, write_trouble
-from gmkcf_dask.kernels.store import KernelStore, is_store
+from gmkcf_dask.kernels.preflight import View, look, trouble_with, write_trouble
+from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.locations import is_remote, location
 from gmkcf_dask.plan import human_bytes, refuse_small_workers
 from gmkcf_dask.versions import installed_versions, version_differences
@@ -40,7 +40,7 @@ class Examined:
     blas_threads : int
         Most threads that a BLAS of the process would use.
     view : View or None
-        Of the store; None where none was named.
+        Of the store; None where there is none.
     place : str or None
         Why a store could not be made at a path where there is none; "" where it could.
     read : tuple of (int, float)
@@ -71,13 +71,15 @@ class Patient:
     notes: tuple[str, ...] = field(default=())
 
 
-def examine(path: str | None, first: int = 0, dask_worker: Any = None) -> Examined:
+def examine(path: str | None, *, there: bool, first: int = 0, dask_worker: Any = None) -> Examined:
     """On a worker (or here): what it has, sees and can.
 
     Parameters
     ----------
     path : str or None
         A store, or where one shall be.
+    there : bool
+        The driver sees a store there.
     first : int
         The tile to begin reading with: each worker another, so that none helps the others.
     """
@@ -87,7 +89,9 @@ def examine(path: str | None, first: int = 0, dask_worker: Any = None) -> Examin
     threads = 1 if dask_worker is None else int(dask_worker.state.nthreads)
     differ = {n: os.environ.get(n) for n, v in WORKER_ENVIRONMENT.items() if os.environ.get(n) != v}
     pools = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
-    asked = {} if path is None else _of_store(path, first)
+    asked: dict[str, Any] = {}
+    if path is not None:
+        asked = _of_store(path, first) if there else {"place": _trouble_with_place(location(path))}
     return Examined(
         socket.gethostname(),
         installed_versions(),
@@ -102,13 +106,15 @@ def examine(path: str | None, first: int = 0, dask_worker: Any = None) -> Examin
 
 
 def _of_store(path: str, first: int) -> dict[str, Any]:
-    store = location(path)
-    if not is_store(store):
-        if is_remote(store):
-            return {"place": write_trouble(store) or ""}
-        existing = next((p for p in (store, *store.parents) if p.exists()), None)
-        return {"place": "nothing of the path exists" if existing is None else _room(existing)}
-    return {"view": look(path, write=True), "read": _read(store, first)}
+    view = look(path, write=True)
+    return {"view": view, "read": (0, 0.0) if view.found is None else _read(location(path), first)}
+
+
+def _trouble_with_place(store: Path) -> str:
+    if is_remote(store):
+        return write_trouble(store) or ""
+    existing = next((p for p in (store, *store.parents) if p.exists()), None)
+    return "nothing of the path exists" if existing is None else _room(existing)
 
 
 def _room(folder: Path) -> str:
@@ -134,7 +140,13 @@ def _read(path: Path, first: int) -> tuple[int, float]:
     return read, time.perf_counter() - begin
 
 
-def judge(name: str, found: Any, round_trip: float | None, here: dict[str, str]) -> Patient:
+def judge(
+    name: str,
+    found: Any,
+    round_trip: float | None,
+    here: dict[str, str],
+    store_id: str | None = None,
+) -> Patient:
     """What is wrong with a worker, and how to mend it; and what could be better."""
     if isinstance(found, GmkcfError):  # of the place it was to look at
         return Patient(name, str(found), round_trip, (str(found),))
@@ -149,7 +161,7 @@ def judge(name: str, found: Any, round_trip: float | None, here: dict[str, str])
         refuse_small_workers(found.memory)
     except PlanRefused as error:
         problems.append(str(error))
-    problems += _store_problems(found)
+    problems += _store_problems(found, store_id)
     notes = []
     if found.disk_free < LOW_DISK:
         notes.append(
@@ -165,23 +177,22 @@ def judge(name: str, found: Any, round_trip: float | None, here: dict[str, str])
     return Patient(name, found, round_trip, tuple(problems), tuple(notes))
 
 
-def _store_problems(found: Examined) -> list[str]:
+def _store_problems(found: Examined, store_id: str | None) -> list[str]:
     if found.place:
         return [f"no store can be made there ({found.place}): choose a path that workers share"]
-    if found.view is None:
+    if found.view is None or store_id is None:
         return []
-    if found.view.found is None:
-        return [
-            f"it does not see the store ({found.view.trouble}): put the store where all workers "
-            "see it"
-        ]
-    if found.view.trouble is not None:
-        return [f"it cannot write to the store ({found.view.trouble}): mount it for writing"]
-    return []
+    wrong = trouble_with(found.view, store_id)
+    mend = "mount it for writing" if found.view.found == store_id else "put it where workers see it"
+    return [] if wrong is None else [f"it {wrong}: {mend}"]
 
 
 def examine_cluster(
-    client: Any, path: Path | None, shape: tuple[int, int], wait: float = 60.0
+    client: Any,
+    path: Path | None,
+    store_id: str | None,
+    shape: tuple[int, int],
+    wait: float = 60.0,
 ) -> list[Patient]:
     """Ask every worker of a cluster, and measure.
 
@@ -190,6 +201,8 @@ def examine_cluster(
     client : distributed.Client
     path : Path or None
         A store, or where one shall be.
+    store_id : str or None
+        Of the store that the driver sees there.
     shape : tuple of (int, int)
         Of the array that is sent to each worker and back.
     """
@@ -199,17 +212,18 @@ def examine_cluster(
     patients = []
     for number, worker in enumerate(workers):
         # one after the other: what they share is then measured once for each, not divided
-        found = client.run(examine, text, 31 * number, workers=[worker], on_error="return")[worker]
+        how = {"there": store_id is not None, "first": 31 * number}
+        found = client.run(examine, text, workers=[worker], on_error="return", **how)[worker]
         seconds = _round_trip(client, worker, shape, wait)
-        patients.append(judge(worker, found, seconds, here))
+        patients.append(judge(worker, found, seconds, here, store_id))
     return patients
 
 
-def examine_here(path: Path | None) -> list[Patient]:
+def examine_here(path: Path | None, store_id: str | None) -> list[Patient]:
     """The same for this process, where work runs on threads."""
-    found = examine(None if path is None else str(path))
-    found_here = judge("this process", found, None, installed_versions())
-    return [Patient(found_here.name, found, None, found_here.problems)]
+    found = examine(None if path is None else str(path), there=store_id is not None)
+    patient = judge("this process", found, None, installed_versions(), store_id)
+    return [replace(patient, notes=())]  # its settings are made for the work itself
 
 
 def _round_trip(client: Any, worker: str, shape: tuple[int, int], wait: float) -> float | None:

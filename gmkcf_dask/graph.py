@@ -28,7 +28,7 @@ from gmkcf_dask.errors import (
     UnfitWorker,
     WorkersKilled,
 )
-from gmkcf_dask.versions import SameVersions
+from gmkcf_dask.versions import Need, OnlyWhereFit
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -63,7 +63,11 @@ class Runner:
     stall_timeout : float
         Seconds without any progress of a graph after which a cluster is given up.
     left_out : set of str
-        Addresses of workers that get no work of ours: they came with other versions, or are small.
+        Addresses of workers that get no work of ours: they came with other versions, are small, or
+        do not see the store.
+    needs : set of callable
+        What tasks look for where they run, such as the store: workers may come after all were
+        asked.
     """
 
     client: Client | None = None
@@ -71,10 +75,11 @@ class Runner:
     n_threads: int | None = None
     stall_timeout: float = STALL_SECONDS
     left_out: set[str] = field(default_factory=set)
+    needs: set[Need] = field(default_factory=set)
 
     def task(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function as graphs should hold it: on a cluster it looks where it is first."""
-        return function if self.client is None else SameVersions.as_here(function)
+        return function if self.client is None else OnlyWhereFit.as_here(function, self.needs)
 
     def workers(self) -> dict[str, WorkerSize]:
         """The workers that are there and get work; none where the scheduler does not say."""

@@ -1,14 +1,15 @@
 """The same versions on the driver, the scheduler and every worker, or a refusal before any work.
 
 Other versions may fail to understand each other's graphs in the middle of a job, or give other
-bits. Workers that come later are not asked beforehand: their first task looks.
+bits. Workers that come later are not asked beforehand: their first task looks, at what else the
+work needs as well.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -19,6 +20,7 @@ from gmkcf_dask.errors import ClusterError, UnfitWorker
 if TYPE_CHECKING:
     from distributed import Client
 
+Need = Callable[[], str | None]
 PACKAGES = ("gmkcf-dask", "dask", "distributed", "numpy", "scipy", "zarr")
 
 
@@ -46,20 +48,26 @@ def refuse_other_versions(client: Client) -> None:
 
 
 @dataclass(frozen=True)
-class SameVersions:
-    """A task that does its work only where the versions are those of the driver.
+class OnlyWhereFit:
+    """A task that does its work only where the versions are the driver's, and all needs are met.
 
     No plugin on the cluster could do this: one that outlives a driver that was killed would go on
     turning workers away from other people's work.
+
+    Attributes
+    ----------
+    needs : tuple of callable
+        Each called on the worker: says what is wrong there, None where nothing is.
     """
 
     task: Callable[..., Any]
     versions: tuple[tuple[str, str], ...]
+    needs: tuple[Need, ...] = ()
 
     @classmethod
-    def as_here(cls, task: Callable[..., Any]) -> SameVersions:
+    def as_here(cls, task: Callable[..., Any], needs: Iterable[Need] = ()) -> OnlyWhereFit:
         """With the versions of this process."""
-        return cls(task, tuple(installed_versions().items()))
+        return cls(task, tuple(installed_versions().items()), tuple(needs))
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -68,7 +76,14 @@ class SameVersions:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         different = _other_versions(self.versions)
         if different:
-            raise _unfit(different)
+            raise _unfit(
+                f"came with other versions than the driver's ({'; '.join(different)}): install the "
+                "same ones everywhere"
+            )
+        for need in self.needs:
+            wrong = need()
+            if wrong is not None:
+                raise _unfit(f"came late and {wrong}")
         return self.task(*args, **kwargs)
 
 
@@ -81,14 +96,11 @@ def _other_versions(driver: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
     )
 
 
-def _unfit(different: tuple[str, ...]) -> UnfitWorker:
+def _unfit(what: str) -> UnfitWorker:
     from distributed import get_worker
 
     address = str(get_worker().address)
-    error = UnfitWorker(
-        f"worker {address} came with other versions than the driver's ({'; '.join(different)}): "
-        "install the same ones everywhere"
-    )
+    error = UnfitWorker(f"worker {address} {what}")
     error.worker = address
     return error
 

@@ -161,10 +161,11 @@ def lost_cluster_ends_in_a_checkpoint(folder, hit, number, bound):
 
 
 @contextmanager
-def separate_cluster(folder, n_workers=2, settings=None, last_worker=None):
+def separate_cluster(folder, n_workers=2, settings=None, last_worker=None, last_within=()):
     """A scheduler and workers without nannies, each a process of its own, on loopback.
 
-    `settings` are variables for all of them, `last_worker` more of these for the last one.
+    `settings` are variables for all of them, `last_worker` more of these for the last one, and
+    `last_within` a command that starts it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "scheduler.json"
@@ -185,14 +186,9 @@ def separate_cluster(folder, n_workers=2, settings=None, last_worker=None):
     workers = []
     try:
         wait_until(file.exists, scheduler)
-        workers += [
-            subprocess.Popen(
-                [*begin, *worker.split(), *found, "--local-directory", str(folder)],
-                env=last if number == n_workers - 1 else variables,
-                **quiet,
-            )
-            for number in range(n_workers)
-        ]
+        command = [*begin, *worker.split(), *found, "--local-directory", str(folder)]
+        workers += [subprocess.Popen(command, env=variables, **quiet) for _ in range(n_workers - 1)]
+        workers.append(subprocess.Popen([*last_within, *command], env=last, **quiet))
         yield address_of(file, n_workers), scheduler, workers
     finally:
         for process in (*workers, scheduler):

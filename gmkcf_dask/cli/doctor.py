@@ -36,14 +36,15 @@ def doctor(store: Path | None, samples: int | None, n_clusters: int, **options: 
     known = KernelStore.open(store) if store is not None and is_store(store) else None
     rows = samples or (10_000 if known is None else known.n_samples)
     shape = (rows, n_clusters)
+    store_id = None if known is None else known.manifest.store_id
     place = None if store is None else absolute(store)
     with open_place(rows, options, unchecked=True) as resources:
         click.echo(f"{resources.description}")
         client = resources.runner.client
         patients = (
-            examination.examine_here(place)
+            examination.examine_here(place, store_id)
             if client is None
-            else examination.examine_cluster(client, place, shape)
+            else examination.examine_cluster(client, place, store_id, shape)
         )
     for line in examination.report(patients, shape):
         click.echo(line)

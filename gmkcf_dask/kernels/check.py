@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from gmkcf_dask.errors import DamagedStoreError, StoreError, StoreGoneError
 from gmkcf_dask.events import Listener, StageProgress, ignore
-from gmkcf_dask.files import exists
+from gmkcf_dask.files import absolute, exists
 from gmkcf_dask.graph import Runner
 from gmkcf_dask.kernels.manifest import MANIFEST, Manifest
 from gmkcf_dask.kernels.metadata import METADATA, BadMetadata, bad_metadata
+from gmkcf_dask.kernels.preflight import refuse_blind_workers
 from gmkcf_dask.kernels.reader import TileReader
 from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.kernels.tasks import batches, run_tasks, tiles_per_build_task
@@ -78,7 +79,7 @@ def open_unchecked(path: Path) -> KernelStore:
             f"{path} is incomplete ({done} of {total} tiles): run the same build again, it goes on "
             "from there and makes bad tiles again"
         )
-    return KernelStore(path, manifest)
+    return KernelStore(absolute(path), manifest)
 
 
 def find_damage(store: KernelStore, runner: Runner, listen: Listener = ignore) -> Damage:
@@ -105,6 +106,8 @@ def find_bad_tiles(
     store: KernelStore, tiles: Sequence[int], runner: Runner, listen: Listener = ignore
 ) -> list[BadTile]:
     """Those of the tiles that are not what was written, for every kernel that has tiles."""
+    # a worker that does not see the store would find every tile missing
+    refuse_blind_workers(runner, store.path, store.manifest.store_id, write=False)
     check = CheckTiles(store.reader)
     found: list[BadTile] = []
     done, per_task = 0, tiles_per_build_task(store.tiling)

@@ -63,8 +63,31 @@ def write_trouble(folder: Path) -> str | None:
     return None
 
 
+@dataclass(frozen=True)
+class StoreInSight:
+    """Needed by tasks: their worker sees this very store, and may write where it has to."""
+
+    path: str
+    store_id: str
+    write: bool
+
+    def __call__(self) -> str | None:
+        """What is wrong here; None where nothing is, which each process finds out once."""
+        if self in _SEEN:
+            return None
+        wrong = trouble_with(look(self.path, write=self.write), self.store_id)
+        if wrong is None:
+            _SEEN.add(self)
+        return wrong if wrong is None else f"{wrong}: {_everywhere(self.path, write=self.write)}"
+
+
+_SEEN: set[StoreInSight] = set()
+
+
 def refuse_blind_workers(runner: Runner, path: Path, store_id: str, *, write: bool) -> None:
     """Before work: every worker sees this very store, and may write into it where it has to.
+
+    Those that come later look before their first task.
 
     Raises
     ------
@@ -79,11 +102,19 @@ def refuse_blind_workers(runner: Runner, path: Path, store_id: str, *, write: bo
     wrong = [words for where, view in views.items() if (words := _wrong(where, view, store_id))]
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        need = "see and write it" if write else "see it"
         raise BlindWorkersError(
-            f"{wrong[0]}{more}: put the store at {path} where every worker can {need}, such as a "
-            "shared file system or an object store; gmkcf doctor tells it of each worker"
+            f"{wrong[0]}{more}: {_everywhere(str(path), write=write)}; gmkcf doctor tells it of "
+            "each worker"
         )
+    runner.needs.add(StoreInSight(str(path), store_id, write))
+
+
+def _everywhere(path: str, *, write: bool) -> str:
+    need = "see and write it" if write else "see it"
+    return (
+        f"put the store at {path} where every worker can {need}, such as a shared file system or "
+        "an object store"
+    )
 
 
 def _wrong(where: str, view: Any, store_id: str) -> str | None:
@@ -91,9 +122,14 @@ def _wrong(where: str, view: Any, store_id: str) -> str | None:
         return None
     if not isinstance(view, View):  # an error instead of an answer
         return f"worker {where} cannot look for the store ({view})"
-    who = f"worker {where} on {view.host}"
+    wrong = trouble_with(view, store_id)
+    return None if wrong is None else f"worker {where} on {view.host} {wrong}"
+
+
+def trouble_with(view: View, store_id: str) -> str | None:
+    """What is wrong with what a process sees, as the end of a sentence about it."""
     if view.found is None:
-        return f"{who} does not see the store ({view.trouble})"
+        return f"does not see the store ({view.trouble})"
     if view.found != store_id:
-        return f"{who} sees another store there"
-    return None if view.trouble is None else f"{who} cannot write to the store ({view.trouble})"
+        return "sees another store there"
+    return None if view.trouble is None else f"cannot write to the store ({view.trouble})"

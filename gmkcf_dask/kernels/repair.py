@@ -19,6 +19,7 @@ from gmkcf_dask.kernels.digests import DigestTable
 from gmkcf_dask.kernels.duplicates import Comparison
 from gmkcf_dask.kernels.lease import Lease, confirm, writing
 from gmkcf_dask.kernels.manifest import package_versions, vector_digest
+from gmkcf_dask.kernels.preflight import refuse_blind_workers
 from gmkcf_dask.kernels.scratch import sweep_scratch
 from gmkcf_dask.kernels.specs import parse_kernel
 from gmkcf_dask.kernels.statistics import GatherRowSums, run_here
@@ -69,6 +70,7 @@ def repair_store(
         open_array.cache_clear()
         store = open_unchecked(path)
         sweep_scratch(path)
+        refuse_blind_workers(runner, store.path, store.manifest.store_id, write=True)
         damage = find_damage(store, runner, listen)
         if not damage:
             return Repair(damage, (), 0)

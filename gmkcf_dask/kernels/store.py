@@ -22,6 +22,7 @@ import zarr
 from gmkcf_dask.corpus.model import Corpus, Floats
 from gmkcf_dask.errors import DamagedStoreError, StoreError
 from gmkcf_dask.files import (
+    absolute,
     bytes_below,
     check_writable,
     exists,
@@ -79,6 +80,7 @@ class KernelStore:
     """
 
     path: Path
+    """From the root on: workers may have another working directory."""
     manifest: Manifest
 
     @classmethod
@@ -88,7 +90,7 @@ class KernelStore:
         What it says about its arrays is compared with what we write before any is opened.
         """
         path = location(path)
-        store = cls(path, Manifest.read(path))
+        store = cls(absolute(path), Manifest.read(path))
         for bad in bad_metadata(path, store.manifest):
             file = f"{bad.where}/{METADATA}".lstrip("/")
             raise DamagedStoreError(
@@ -120,7 +122,7 @@ class KernelStore:
         cls.check_place(path)
         if is_remote(path):
             _create_objects(path, manifest, corpus)
-            return cls(path, manifest)
+            return cls(absolute(path), manifest)
         # made beside and moved into place: a store that exists has its features and its manifest
         beside = path.with_name(f".{path.name}.{uuid4().hex}")
         try:
@@ -130,7 +132,7 @@ class KernelStore:
         except BaseException:
             remove_folder(beside)
             raise
-        return cls(path, manifest)
+        return cls(absolute(path), manifest)
 
     def with_manifest(self, **changes: Any) -> KernelStore:
         """Write a changed manifest and return the store that has it."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 from faulty import environment, separate_cluster, small_store
+from sights import blind_to
 from threadpoolctl import threadpool_info
 
 from gmkcf_dask.adaptive import Watch
@@ -138,12 +139,12 @@ def test_the_fused_kernel_leaves_memory_with_the_workers(problem):
 
 
 @contextmanager
-def late_worker(address, folder, *options, **variables):
-    """One more worker, in a process of its own."""
+def late_worker(address, folder, *options, within=(), **variables):
+    """One more worker, in a process of its own that the command `within` starts."""
     worker = ["-m", "distributed.cli.dask_worker", address, "--no-nanny", "--nthreads", "1"]
     own = ["--no-dashboard", "--host", "127.0.0.1", "--local-directory", str(folder)]
     process = subprocess.Popen(
-        [sys.executable, *worker, *own, *options],
+        [*within, sys.executable, *worker, *own, *options],
         env={**environment(), **variables},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -208,6 +209,29 @@ def test_a_late_worker_that_is_too_small_is_left_out(tmp_path, problem):
     assert_same(found, expected)
     assert done.pop(first) > 0
     assert list(done.values()) == [0], "it was given work"
+
+
+def test_a_late_worker_that_does_not_see_the_store_is_left_out(tmp_path, problem):
+    store, expected = problem
+    within = blind_to(store.path.parent)
+    with local_cluster(1, GIB) as client:
+        resources = of_client(client)
+        stack = stored_kernels(store, store_plan(store, 3, resources), resources)
+        late = late_worker(client.scheduler.address, tmp_path / "late", within=within)
+
+        def comes():
+            late.__enter__()
+            until_workers(client, 2)
+
+        try:
+            with pytest.warns(
+                ClusterWarning, match=r"came late and does not see the store \(there"
+            ):
+                (found,) = METHOD.fit(stack, [0], after(2, comes))
+        finally:
+            late.__exit__(None, None, None)
+    assert_same(found, expected)
+    assert len(resources.runner.left_out) == 1
 
 
 # --- the decision alone -----------------------------------------------------------------------

@@ -117,7 +117,7 @@ def test_old_and_dangerous_keys_of_jobqueue(tmp_path):
     for line, hint in (
         ("job-extra: [a]", "did you mean job-extra-directives?"),
         ("worker-command: my.module", "there is no key 'worker-command'"),
-        ("scheduler-options: {preload: [x]}", "would run code"),
+        ("scheduler-options: {preload: [x]}", "there is no key 'preload'"),
         ("wall-time: x", "did you mean walltime?"),
     ):
         text = JOBS % "" + f"jobqueue: {{slurm: {{{line}}}}}\n"
