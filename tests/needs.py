@@ -1,4 +1,4 @@
-"""What a test needs beside Python: skipped with what to install, or failed where all must run."""
+"""What a test needs beside Python: without it the test is skipped, with what to install."""
 
 import os
 import shutil
@@ -10,14 +10,14 @@ import pytest
 def need_package(name, how):
     """Go on only where a Python package can be imported; `how` says how to install it."""
     if find_spec(name) is None:
-        _missing(f"the package {name} is not installed: {how}")
+        pytest.skip(f"the package {name} is not installed: {how}")
 
 
 def need_program(name, how):
     """Go on only where a program is on the path, and return where; `how` says how to install it."""
     path = shutil.which(name, path=_PATH)
     if path is None:
-        _missing(f"the program {name} is not installed: {how}")
+        pytest.skip(f"the program {name} is not installed: {how}")
     return path
 
 
@@ -25,7 +25,5 @@ def need_program(name, how):
 _PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 
 
-def _missing(reason):
-    if os.environ.get("GMKCF_ALL") == "1":
-        pytest.fail(reason)
-    pytest.skip(reason)
+ALL = os.environ.get("GMKCF_ALL") == "1"
+"""`scripts/test --all`: every test must run."""

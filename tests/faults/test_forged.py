@@ -151,11 +151,17 @@ def forge_checkpoint(example, changed, method, change):
     return path.parent
 
 
-@pytest.mark.parametrize("field", ["serial", "fingerprint", "state", "notes"])
-@pytest.mark.parametrize("value", [None, "x", {"a": 1}, [1], True, -1], ids=repr)
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        (field, value)
+        for field in ("serial", "fingerprint", "state", "notes")
+        for value in (None, "x", {"a": 1}, [1], True, -1)
+        if not (isinstance(value, dict) and field in ("fingerprint", "state"))  # as it should be
+    ],
+    ids=repr,
+)
 def test_a_field_of_another_type_is_damage(example, changed, field, value):
-    if isinstance(value, dict) and field in ("fingerprint", "state"):
-        pytest.skip("a dict is what belongs there")
     folder = forge_checkpoint(example, changed, "kkm", lambda body: body.update({field: value}))
     with pytest.warns(UserWarning, match="the other one is used"):
         read_checkpoint(folder)

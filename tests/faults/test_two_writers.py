@@ -349,7 +349,7 @@ def test_of_two_fits_into_one_folder_the_second_is_told(tmp_path):
     first = start(*fit, "--max-iter", 2000, "--checkpoint-every", 2, "--seed", 1)
     assert wait_until(lambda: serial_of(out), first)
     code, said = run(*fit, "--max-iter", 3, "--seed", 2, "--overwrite")
-    assert code == 2
+    assert code == 6
     assert f"{out} is being written by process {first.pid}" in said
     first.kill()
     first.communicate()
