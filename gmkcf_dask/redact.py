@@ -8,7 +8,8 @@ from typing import Any
 
 HIDDEN = "***"
 _WORDS = r"(?:key|secret|token|password)"
-_USER_INFO = re.compile(r"(?<=://)[^\s/@]+@")
+# of a storage account what stands before the @ is a container
+_USER_INFO = re.compile(r"(?<=://)(?<!abfs://)[^\s/@]+@")
 # name=value and name: value, also with a longer name such as aws_secret_access_key; words of a
 # sentence ("turkey: check the path") and parts of paths ("runs/key=5") are none
 _NAME = rf"(?<![\w/.\\-])(?:[\w-]*[_-]{_WORDS}|apikey|secret|token|password)['\"]?\s*(?:=\s*|:\s+)"
@@ -22,6 +23,8 @@ def without_user_info(text: str) -> str:
 
     >>> without_user_info("gmkcf plan x.npy --cluster tls://ann:pw@host:8786")
     'gmkcf plan x.npy --cluster tls://***@host:8786'
+    >>> without_user_info("abfs://container@account/runs")
+    'abfs://container@account/runs'
     """
     return _USER_INFO.sub(f"{HIDDEN}@", text)
 

@@ -944,7 +944,7 @@ def test_a_store_cannot_be_written(place, x_file, tmp_path, nothing_written):
 def full_disk(monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(
-        "gmkcf_dask.workflow.shutil.disk_usage", lambda _: usage(1 << 40, 1 << 40, 2048)
+        "gmkcf_dask.files.shutil.disk_usage", lambda _: usage(1 << 40, 1 << 40, 2048)
     )
 
 

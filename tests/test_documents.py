@@ -33,20 +33,62 @@ def test_python_example_of_the_readme(capsys):
     assert "'cosine'" in capsys.readouterr().out
 
 
-def test_commands_and_options_of_the_readme_exist():
-    commands = set(re.findall(r"^gmkcf (\w+)", README, flags=re.MULTILINE))
-    assert commands == set(main.commands)
-    for command in commands:
-        shown = CliRunner().invoke(main, [command, "-h"]).output
-        for line in re.findall(rf"^gmkcf {command} .*$", README, flags=re.MULTILINE):
-            for option in re.findall(r"--[\w-]+", line):
-                assert option in shown
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")),
+             *sorted((ROOT / "cluster_configs").rglob("README.md"))]  # fmt: skip
+BY_FILE = pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: file.name)
 
 
-def test_files_the_readme_points_to_exist():
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
-    for name in re.findall(r"`((?:scripts|tests|docs|cluster_configs)/[\w./-]+)`", README):
+def help_of(words):
+    return CliRunner().invoke(main, [*words, "-h"]).output
+
+
+def commands_in(text):
+    """Words of every command that begins a line; lines that go on are one."""
+    lines = re.sub(r"\\\n\s*", "", text).splitlines()
+    for line in lines:
+        found = re.match(r"(?:\$ |# )?gmkcf (.*)", line)
+        if found and not found[1].startswith(("submit slurm …", "COMMAND")):
+            # a command after -- is one of its own
+            yield from (part.split() for part in re.split(r" -- ", found[1].split("  #")[0]))
+
+
+def test_the_readme_knows_all_commands():
+    assert set(re.findall(r"^gmkcf (\w+)", README, flags=re.MULTILINE)) == set(main.commands)
+
+
+@BY_FILE
+def test_commands_and_options_exist(file):
+    for words in commands_in(file.read_text()):
+        name = words[:2] if words[0] == "submit" else words[:1]
+        shown = help_of(name)
+        assert shown.startswith("Usage: "), words
+        for word in words:
+            if word.startswith("--"):
+                assert re.search(rf"{word.partition('=')[0]}\b", shown), (word, words)
+
+
+def anchors(file):
+    """Of the headings of a file, as they are made where it is shown."""
+    headings = re.findall(r"^#+ (.*)$", file.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+@BY_FILE
+def test_links_lead_somewhere(file):
+    for target in re.findall(r"\]\(([^)\s]+)\)", file.read_text()):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        there = (file.parent / path) if path else file
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), target
+
+
+@BY_FILE
+def test_files_that_are_named_exist(file):
+    for name in re.findall(
+        r"`((?:scripts|tests|docs|cluster_configs)/[\w./-]+)[` ]", file.read_text()
+    ):
         assert (ROOT / name).exists(), name
 
 
