@@ -119,11 +119,14 @@ class Resources:
     dashboard: str | None = None
 
     def worker_peaks(self) -> dict[str, int]:
-        """Largest resident size of every worker process so far; empty on threads."""
+        """Largest resident size of every worker process that answers; empty on threads."""
         if self.runner.client is None:
             return {}
-        found: dict[str, int] = self.runner.client.run(_peak_resident_bytes)
-        return found
+        try:
+            found = self.runner.everywhere(_peak_resident_bytes)
+        except (ClusterError, OSError, RuntimeError):  # asked when the work is done: no reason to
+            return {}  # lose it
+        return {worker: peak for worker, peak in found.items() if isinstance(peak, int)}
 
 
 def share_of_memory(n_workers: int) -> int:

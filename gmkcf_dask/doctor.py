@@ -6,22 +6,32 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import psutil
 from threadpoolctl import threadpool_info
 
 from gmkcf_dask.cluster import WORKER_ENVIRONMENT
-from gmkcf_dask.errors import GmkcfError, PlanRefused
+from gmkcf_dask.errors import GmkcfError, InputError, PlanRefused
+from gmkcf_dask.files import exists, put_if_absent, remove
+from gmkcf_dask.graph import large_graphs
+from gmkcf_dask.kernels.manifest import Manifest
 from gmkcf_dask.kernels.preflight import View, look, trouble_with, write_trouble
-from gmkcf_dask.kernels.store import KernelStore
+from gmkcf_dask.kernels.store import KernelStore, is_store
 from gmkcf_dask.locations import is_remote, location
 from gmkcf_dask.plan import human_bytes, refuse_small_workers
-from gmkcf_dask.versions import installed_versions, version_differences
+from gmkcf_dask.versions import (
+    ANSWER_SECONDS,
+    ask_workers,
+    installed_versions,
+    version_differences,
+)
 
 READ_SECONDS = 1.0
 """How long each worker reads tiles to measure how fast that is."""
@@ -71,15 +81,63 @@ class Patient:
     notes: tuple[str, ...] = field(default=())
 
 
-def examine(path: str | None, *, there: bool, first: int = 0, dask_worker: Any = None) -> Examined:
+@dataclass(frozen=True)
+class Place:
+    """Where the store is, or shall be.
+
+    Attributes
+    ----------
+    path : str
+    store_id : str or None
+        Of the store that the driver sees there.
+    probe : str
+        Where there is none yet: a file that the driver has put into the folder in which it would be
+        made, the nearest that is there, for the others to see.
+    """
+
+    path: str
+    store_id: str | None = None
+    probe: str = ""
+
+
+@contextmanager
+def place_of(path: Path) -> Iterator[Place]:
+    """What the driver sees of a place; refused where it could not make a store there itself."""
+    if is_store(path):
+        yield Place(str(path), Manifest.read(path).store_id)
+        return
+    folder = path.parent if is_remote(path) else next(p for p in path.parents if p.exists())
+    probe = folder / f".probe.{uuid4().hex}"
+    trouble = _trouble_with(probe, put=True)
+    if trouble:
+        raise InputError(f"no store can be made at {path} ({trouble}): choose another path")
+    try:
+        yield Place(str(path), None, str(probe))
+    finally:
+        remove(probe)
+
+
+def _trouble_with(probe: Path, *, put: bool = False) -> str:
+    """Why a store could not be made beside a file, as seen from here; "" where it could."""
+    folder = probe.parent
+    if not is_remote(folder) and folder.exists() and not folder.is_dir():
+        return f"{folder} is a file"
+    trouble = write_trouble(folder)
+    if trouble is not None:
+        return f"{folder}: {trouble}"
+    if put:
+        put_if_absent(probe, b"")
+    elif not exists(probe):
+        return f"{folder} is another one than the driver's"
+    return ""
+
+
+def examine(place: Place | None, *, first: int = 0, dask_worker: Any = None) -> Examined:
     """On a worker (or here): what it has, sees and can.
 
     Parameters
     ----------
-    path : str or None
-        A store, or where one shall be.
-    there : bool
-        The driver sees a store there.
+    place : Place or None
     first : int
         The tile to begin reading with: each worker another, so that none helps the others.
     """
@@ -89,9 +147,6 @@ def examine(path: str | None, *, there: bool, first: int = 0, dask_worker: Any =
     threads = 1 if dask_worker is None else int(dask_worker.state.nthreads)
     differ = {n: os.environ.get(n) for n, v in WORKER_ENVIRONMENT.items() if os.environ.get(n) != v}
     pools = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
-    asked: dict[str, Any] = {}
-    if path is not None:
-        asked = _of_store(path, first) if there else {"place": _trouble_with_place(location(path))}
     return Examined(
         socket.gethostname(),
         installed_versions(),
@@ -101,42 +156,32 @@ def examine(path: str | None, *, there: bool, first: int = 0, dask_worker: Any =
         max(pools, default=1),
         folder,
         shutil.disk_usage(folder).free,
-        **asked,
+        **({} if place is None else _seen_of(place, first)),
     )
 
 
-def _of_store(path: str, first: int) -> dict[str, Any]:
-    view = look(path, write=True)
-    return {"view": view, "read": (0, 0.0) if view.found is None else _read(location(path), first)}
-
-
-def _trouble_with_place(store: Path) -> str:
-    if is_remote(store):
-        return write_trouble(store) or ""
-    existing = next((p for p in (store, *store.parents) if p.exists()), None)
-    return "nothing of the path exists" if existing is None else _room(existing)
-
-
-def _room(folder: Path) -> str:
-    if not folder.is_dir():
-        return f"{folder} is a file"
-    trouble = write_trouble(folder)
-    return "" if trouble is None else f"{folder}: {trouble}"
+def _seen_of(place: Place, first: int) -> dict[str, Any]:
+    if place.store_id is None:
+        return {"place": _trouble_with(location(place.probe))}
+    view = look(place.path, write=True)
+    found = (0, 0.0) if view.found is None else _read(location(place.path), first)
+    return {"view": view, "read": found}
 
 
 def _read(path: Path, first: int) -> tuple[int, float]:
-    """Bytes of kernel values and seconds, for as many tiles as a moment has room for."""
-    try:
-        store = KernelStore.open(path)
-    except GmkcfError:
-        return 0, 0.0
-    reader, n_tiles = store.reader, store.tiling.n_tiles
-    buffer = reader.buffer()
+    """Bytes of kernel values and seconds, for as many tiles as a moment has room for.
+
+    Tiles that are damaged, or not yet there, are not what is asked for here.
+    """
     begin, read, tile = time.perf_counter(), 0, first
-    while time.perf_counter() - begin < READ_SECONDS and tile < first + n_tiles * len(store.names):
-        kernel, t = divmod(tile % (n_tiles * len(store.names)), n_tiles)
-        read += reader.raw(kernel, t, buffer).nbytes
-        tile += 7  # neighbours may have come with the one before
+    with suppress(GmkcfError):
+        store = KernelStore.open(path)
+        reader, n_tiles = store.reader, store.tiling.n_tiles
+        n, buffer, begin = n_tiles * len(store.names), reader.buffer(), time.perf_counter()
+        while time.perf_counter() - begin < READ_SECONDS and tile < first + n:
+            kernel, t = divmod(tile % n, n_tiles)
+            read += reader.raw(kernel, t, buffer).nbytes
+            tile += 7  # neighbours may have come with the one before
     return read, time.perf_counter() - begin
 
 
@@ -150,6 +195,9 @@ def judge(
     """What is wrong with a worker, and how to mend it; and what could be better."""
     if isinstance(found, GmkcfError):  # of the place it was to look at
         return Patient(name, str(found), round_trip, (str(found),))
+    if isinstance(found, OSError):
+        words = f"it does not answer ({found}): see whether it runs, and whether its disks hang"
+        return Patient(name, str(found), round_trip, (words,))
     if not isinstance(found, Examined):
         words = f"it cannot be asked ({found}): install gmkcf-dask there, the same version as here"
         return Patient(name, str(found), round_trip, (words,))
@@ -188,41 +236,34 @@ def _store_problems(found: Examined, store_id: str | None) -> list[str]:
 
 
 def examine_cluster(
-    client: Any,
-    path: Path | None,
-    store_id: str | None,
-    shape: tuple[int, int],
-    wait: float = 60.0,
+    client: Any, place: Place | None, shape: tuple[int, int], wait: float = ANSWER_SECONDS
 ) -> list[Patient]:
     """Ask every worker of a cluster, and measure.
 
     Parameters
     ----------
     client : distributed.Client
-    path : Path or None
-        A store, or where one shall be.
-    store_id : str or None
-        Of the store that the driver sees there.
+    place : Place or None
     shape : tuple of (int, int)
         Of the array that is sent to each worker and back.
     """
     here = installed_versions()
-    text = None if path is None else str(path)
-    workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    store_id = None if place is None else place.store_id
     patients = []
-    for number, worker in enumerate(workers):
+    for number, worker in enumerate(sorted(client.scheduler_info(n_workers=-1)["workers"])):
         # one after the other: what they share is then measured once for each, not divided
-        how = {"there": store_id is not None, "first": 31 * number}
-        found = client.run(examine, text, workers=[worker], on_error="return", **how)[worker]
-        seconds = _round_trip(client, worker, shape, wait)
+        asked = ask_workers(client, examine, place, only=[worker], first=31 * number, seconds=wait)
+        found = asked[worker]
+        silent = isinstance(found, OSError)
+        seconds = None if silent else _round_trip(client, worker, shape, wait)
         patients.append(judge(worker, found, seconds, here, store_id))
     return patients
 
 
-def examine_here(path: Path | None, store_id: str | None) -> list[Patient]:
+def examine_here(place: Place | None) -> list[Patient]:
     """The same for this process, where work runs on threads."""
-    found = examine(None if path is None else str(path), there=store_id is not None)
-    patient = judge("this process", found, None, installed_versions(), store_id)
+    store_id = None if place is None else place.store_id
+    patient = judge("this process", examine(place), None, installed_versions(), store_id)
     return [replace(patient, notes=())]  # its settings are made for the work itself
 
 
@@ -231,8 +272,9 @@ def _round_trip(client: Any, worker: str, shape: tuple[int, int], wait: float) -
     best = None
     for _ in range(3):
         begin = time.perf_counter()
-        future = client.submit(_back, array, workers=[worker], pure=False)
         try:
+            with large_graphs():
+                future = client.submit(_back, array, workers=[worker], pure=False)
             future.result(timeout=wait)
         except (OSError, ImportError, RuntimeError):
             return None
@@ -280,7 +322,7 @@ def _described(found: Examined) -> list[str]:
         speed = f", at {human_bytes(int(found.read[0] / found.read[1]))}/s" if found.read[1] else ""
         lines.append(f"{rights} the store{speed}")
     elif found.place == "":
-        lines.append("could make a store there")
+        lines.append("sees the place, and could make a store there")
     return lines
 
 

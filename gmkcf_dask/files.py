@@ -279,6 +279,12 @@ def remove_folder(root: Path, *parts: str, first: str = "", last: str = "") -> N
     locations.delete_objects([path / first] if first else [])
     held = locations.sizes_below(path)
     locations.delete_objects([path / name for name in held if name != last])
+    left = locations.sizes_below(path).keys() - {last}
+    if left:
+        raise StorageRefused(
+            f"{len(left)} objects below {path} could not be deleted, such as {min(left)}: see "
+            "whether the credentials allow it, and whether somebody else writes there"
+        )
     locations.delete_objects([path / last] if last in held else [])
 
 

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import dask
 from threadpoolctl import threadpool_limits
@@ -28,7 +28,7 @@ from gmkcf_dask.errors import (
     UnfitWorker,
     WorkersKilled,
 )
-from gmkcf_dask.versions import Need, OnlyWhereFit
+from gmkcf_dask.versions import ANSWER_SECONDS, Need, OnlyWhereFit, ask_workers
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -37,8 +37,12 @@ _T = TypeVar("_T")
 STALL_SECONDS = 600.0
 """Longer than the five minutes after which a scheduler drops a silent worker and moves on."""
 _POLL_SECONDS = 5.0
-# n×2k numbers ride in the graph on purpose: they can be sent again, scattered data can be lost
-_GRAPH_SETTINGS = {"distributed.admin.large-graph-warning-threshold": "1 GiB"}
+
+
+def large_graphs() -> AbstractContextManager[Any]:
+    """No word of Dask about n×2k numbers in a graph: they can be sent again, others be lost."""
+    bound = {"distributed.admin.large-graph-warning-threshold": "1 GiB"}
+    return cast(AbstractContextManager[Any], dask.config.set(bound))
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,10 @@ class Runner:
 
     def workers(self) -> dict[str, WorkerSize]:
         """The workers that are there and get work; none where the scheduler does not say."""
+        return self._workers() or {}
+
+    def _workers(self) -> dict[str, WorkerSize] | None:
+        """The same; None where the scheduler does not say."""
         if self.client is None:
             return {}
         try:
@@ -90,7 +98,7 @@ class Runner:
                 workers_there, callback_timeout=_POLL_SECONDS
             )
         except (OSError, TimeoutError):
-            return {}
+            return None
         return {
             address: WorkerSize(*size)
             for address, size in found.items()
@@ -98,8 +106,9 @@ class Runner:
         }
 
     def leave_out(self, unfit: UnfitWorker) -> None:
-        """Give a worker no more work, and say so; not where no other is left."""
-        if unfit.worker is None or not set(self.workers()) - {unfit.worker}:
+        """Give a worker no more work, and say so; not where no other is known to be left."""
+        there = self._workers()
+        if unfit.worker is None or (there is not None and not there.keys() - {unfit.worker}):
             raise unfit
         self.left_out.add(unfit.worker)
         warnings.warn(f"{unfit}; it gets no work, the others go on", ClusterWarning, stacklevel=3)
@@ -163,7 +172,8 @@ class Runner:
                 f"the connection to the Dask cluster was lost: {in_short(error)}"
             ) from error
         except (ImportError, AttributeError) as error:
-            if not _is_unreadable(error):
+            loading = isinstance(error, ImportError) or str(error).startswith("Can't get attribute")
+            if not loading:
                 raise
             raise UnfitWorker(
                 f"a worker that came late cannot load its work ({error}): install the same "
@@ -179,7 +189,7 @@ class Runner:
         stack = ExitStack()
         if self.client is not None:
             # only with distributed loaded: undoing a setting made earlier would drop its defaults
-            stack.enter_context(dask.config.set(_GRAPH_SETTINGS))
+            stack.enter_context(large_graphs())
             stack.enter_context(self.client.as_current())
             others = sorted(self.workers()) if self.left_out else []
             if others:  # any of them: work is bound to none
@@ -198,8 +208,9 @@ class Runner:
         """
         if self.client is None:
             return {}
+        seconds = min(ANSWER_SECONDS, self.stall_timeout)
         with self._told_in_a_sentence():
-            found: dict[str, Any] = self.client.run(function, *args, on_error="return", **named)
+            found = ask_workers(self.client, function, *args, seconds=seconds, **named)
         return {address: one for address, one in found.items() if address not in self.left_out}
 
     def compute(self, collection: Any) -> Any:
@@ -320,11 +331,6 @@ def in_short(error: BaseException) -> str:
     """
     reason = re.search(r"for reason: ([\w -]+)", str(error))
     return reason[1] if reason else " ".join(str(error).split())
-
-
-def _is_unreadable(error: ImportError | AttributeError) -> bool:
-    """Whether a task could not be loaded, rather than failed."""
-    return isinstance(error, ImportError) or str(error).startswith("Can't get attribute")
 
 
 @dataclass(frozen=True)

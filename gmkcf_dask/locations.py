@@ -51,6 +51,11 @@ def location(given: str | os.PathLike[str]) -> Path:
     (PosixPath('runs/1'), PosixPath('/srv/runs/1'))
     """
     if isinstance(given, Path):
+        if given.parts and given.parts[0].removesuffix(":") in _NEEDS and given.parts[0][-1] == ":":
+            raise InputError(
+                f"{given} was a URL before it became a path, which takes a slash away: give it as "
+                "text"
+            )
         return given
     if getattr(given, "storage_options", None):
         raise InputError(
@@ -202,6 +207,9 @@ def _short(error: BaseException) -> str:
 
 # objects
 
+_OTHER_THERE = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
+"""How S3 says that a condition does not hold, or that somebody else is writing right now."""
+
 
 def put_object(path: str | Path, content: bytes) -> None:
     """Write an object: a reader sees the old one or the new one, never a part."""
@@ -216,6 +224,10 @@ def put_new_object(path: Path, content: bytes) -> bool:
             filesystem(path).pipe_file(str(path), content, mode="create")
         except FileExistsError:
             return False
+        except OSError as error:  # not every server says which condition did not hold
+            if _code(error) in _OTHER_THERE:
+                return False
+            raise
     return True
 
 
@@ -236,7 +248,7 @@ def put_same_object(path: Path, content: bytes, tag: str) -> bool:
     except FileNotFoundError:
         return False
     except StorageError as error:
-        if _code(error) in ("PreconditionFailed", "ConditionalRequestConflict", "412", "409"):
+        if _code(error) in _OTHER_THERE:
             return False
         raise
     return True
@@ -380,4 +392,4 @@ def delete_objects(paths: Sequence[Path]) -> None:
                     if _code(error) == _NO_BUCKET:
                         raise
         else:
-            fs.rm([str(path) for path in paths])
+            fs.rm([str(path) for path in paths])  # says nothing of those it was refused

@@ -7,6 +7,7 @@ work needs as well.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import sys
 from collections.abc import Callable, Iterable
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from distributed import Client
 
 Need = Callable[[], str | None]
+ANSWER_SECONDS = 60.0
+"""How long a worker may take to answer a question."""
 PACKAGES = ("gmkcf-dask", "dask", "distributed", "numpy", "scipy", "zarr")
 
 
@@ -30,6 +33,38 @@ def installed_versions() -> dict[str, str]:
     return {"python": python, **{name: version(name) for name in PACKAGES}}
 
 
+def ask_workers(
+    client: Client,
+    function: Callable[..., Any],
+    *args: Any,
+    seconds: float = ANSWER_SECONDS,
+    only: Iterable[str] | None = None,
+    **named: Any,
+) -> dict[str, Any]:
+    """Call a function on every worker, or some; by address, what it gave or the error it met.
+
+    One that does not answer in time, stopped or waiting for a file system that hangs, is a
+    `TimeoutError` among the others' answers; one that goes away meanwhile another `OSError`.
+    """
+
+    async def ask(address: str) -> Any:
+        try:
+            # without a time limit of its own, and all together they would wait for the slowest
+            asked = client._run(function, *args, workers=[address], on_error="return", **named)
+            answers = await asyncio.wait_for(asked, seconds)
+        except TimeoutError:
+            return TimeoutError(f"no answer within {seconds:g} s")
+        except OSError as error:
+            return error
+        return answers.get(address, ConnectionError("it went away"))
+
+    async def ask_all() -> list[Any]:
+        return await asyncio.gather(*map(ask, addresses))
+
+    addresses = sorted(client.scheduler_info(n_workers=-1)["workers"] if only is None else only)
+    return dict(zip(addresses, client.sync(ask_all), strict=True))
+
+
 def refuse_other_versions(client: Client) -> None:
     """Ask the scheduler and every worker for their versions, and refuse those that differ."""
     here = installed_versions()
@@ -37,7 +72,7 @@ def refuse_other_versions(client: Client) -> None:
         there: dict[str, Any] = {"the scheduler": client.run_on_scheduler(installed_versions)}
     except ImportError as error:
         there = {"the scheduler": error}
-    workers = client.run(installed_versions, on_error="return")
+    workers = ask_workers(client, installed_versions)
     there |= {f"worker {address}": found for address, found in workers.items()}
     different = version_differences(here, there)
     if different:
@@ -89,10 +124,11 @@ class OnlyWhereFit:
 
 @cache
 def _other_versions(driver: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+    here = installed_versions()
     return tuple(
-        f"{name} {found}, not {wanted}"
-        for (name, wanted), found in zip(driver, installed_versions().values(), strict=True)
-        if found != wanted
+        f"{name} {here.get(name, 'unknown')}, not {wanted}"
+        for name, wanted in driver
+        if here.get(name) != wanted
     )
 
 

@@ -29,9 +29,9 @@ from gmkcf_dask.kernels.build import build_store, build_tiles, find_store
 from gmkcf_dask.kernels.lease import writing
 from gmkcf_dask.kernels.magnitudes import LARGEST_TRACE, SMALLEST_DIAGONAL
 from gmkcf_dask.kernels.manifest import is_own_format, package_versions
-from gmkcf_dask.kernels.preflight import refuse_blind_workers
+from gmkcf_dask.kernels.preflight import may_keep_scratch, refuse_blind_workers
 from gmkcf_dask.kernels.request import KernelRequest
-from gmkcf_dask.kernels.scratch import can_keep_scratch, sweep_scratch
+from gmkcf_dask.kernels.scratch import sweep_scratch
 from gmkcf_dask.kernels.store import KernelStore, delete_store
 from gmkcf_dask.kernels.tiles import CODE_SCALE
 from gmkcf_dask.methods.base import (
@@ -182,7 +182,7 @@ def store_plan(store: KernelStore, n_clusters: int, resources: Resources) -> Pla
         threads_per_worker=resources.threads_per_worker,
         memory_per_worker=resources.memory_per_worker,
         disk_free=_room(store.path),
-        scratch=can_keep_scratch(store.path),
+        scratch=may_keep_scratch(resources.runner, store.path),
         tiles_stored=m.tiling.n_tiles,
         one_process=resources.in_this_process,
         signed=min((m.stored_minima or {"": 0.0}).values()) < 0.0,
@@ -215,16 +215,15 @@ def dense_kernels(request: KernelRequest, listen: Listener = ignore) -> DenseKer
 
 
 def stored_kernels(store: KernelStore, plan: Plan, resources: Resources) -> KernelStack:
-    """Kernels of a store as the plan wants them: in memory, or tile by tile through Dask.
-
-    Both give the same bits; only speed and memory differ.
-    """
+    """Kernels of a store as the plan wants them, in memory or through Dask: the same bits."""
     if plan.kernels_in_memory:
         return DenseKernels.from_store(store)
-    # beside the store: whoever writes inside may there too
-    writes = plan.residency == "scratch" and can_keep_scratch(store.path)
-    refuse_blind_workers(resources.runner, store.path, store.manifest.store_id, write=writes)
-    watch = Watch(resources.runner, plan, partial(_room, store.path))
+    refuse_blind_workers(resources.runner, store.path, store.manifest.store_id, write=False)
+
+    def scratch_room() -> int | None:
+        return _room(store.path) if may_keep_scratch(resources.runner, store.path) else None
+
+    watch = Watch(resources.runner, plan, scratch_room)
     return TiledKernels(store, resources.runner, plan.residency, watch.residency)
 
 
@@ -333,12 +332,14 @@ def fit_into(
     watch: Stopwatch | None = None,
     checkpoint_every: int | None = None,
     resume: bool = False,
+    still_ours: Callable[[], None] = lambda: None,
 ) -> list[tuple[Clustering, dict[str, Any]]]:
     """Fit on a store and write the run folder; returns clusterings and what result.json holds.
 
     With several kernels there is a run folder for each inside `out`. Until all are written there
     is a checkpoint in `out`, from which a later call goes on with `resume`. Of two that write to
-    one folder the second is refused by `kernels.lease.owning`, which is for the caller to hold.
+    one folder the second is refused by `kernels.lease.owning`, for the caller to hold; `still_ours`
+    is what it yields.
     """
     watch = watch or Stopwatch({})
     method.check_samples(store.n_samples)
@@ -348,7 +349,11 @@ def fit_into(
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
         checkpoints = open_checkpoints(
-            out / CHECKPOINT, fingerprint, checkpoint_every, resume=resume
+            out / CHECKPOINT,
+            fingerprint,
+            checkpoint_every,
+            resume=resume,
+            still_ours=still_ours,
         )
 
         def notes() -> list[str]:
@@ -377,6 +382,7 @@ def fit_into(
             remove_run(out)  # of an earlier, single run
             folder = out / str(found.kernel)
         factors = {**found.factors, "w": found.weights}
+        still_ours()
         write_run(folder, store.ids, found.labels, factors, result)
         results.append((found, result))
     remove_checkpoints(checkpoints.folder)

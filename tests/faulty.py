@@ -198,7 +198,11 @@ def separate_cluster(folder, n_workers=2, settings=None, last_worker=None, last_
 
 
 def address_of(file, n_workers):
-    address = json.loads(file.read_text())["address"]
+    for _ in range(100):
+        with suppress(ValueError):  # the scheduler may still be writing it
+            address = json.loads(file.read_text())["address"]
+            break
+        time.sleep(0.05)
     with Client(address, set_as_default=False, timeout=30) as client:
         client.wait_for_workers(n_workers, timeout=60)
     return address

@@ -13,7 +13,7 @@ from problems import kernels, request
 
 from gmkcf_dask import locations
 from gmkcf_dask.cli import main
-from gmkcf_dask.doctor import examine_here, report
+from gmkcf_dask.doctor import examine_here, place_of, report
 from gmkcf_dask.errors import (
     BlindWorkersError,
     InputError,
@@ -142,6 +142,12 @@ def test_one_run_per_folder_and_its_lease_is_checked(memory):
     assert lease.Lease.read(path) is None
 
 
+def test_a_url_that_became_a_path_is_refused():
+    with pytest.raises(InputError, match="give it as text"):
+        location(Path("s3://bucket/x"))
+    assert location(Path("s3/bucket")) == Path("s3/bucket")
+
+
 def test_errors_become_sentences(memory):
     path = memory("x")
     with (
@@ -205,8 +211,8 @@ def test_workers_look_at_a_url(memory):
 @pytest.mark.parametrize("name", ["s.zarr", "none.zarr"])
 def test_doctor_takes_a_url(memory, name):
     build_store(memory("s.zarr"), small(), Runner())
-    store_id = KernelStore.open("memory://here/s.zarr").manifest.store_id
-    (patient,) = examine_here(memory(name), store_id if name == "s.zarr" else None)
+    with place_of(memory(name)) as place:
+        (patient,) = examine_here(place)
     assert patient.problems == ()
     words = "reads and writes the store" if name == "s.zarr" else "could make a store there"
     assert words in "\n".join(report([patient], (10, 2)))

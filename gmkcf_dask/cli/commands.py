@@ -368,7 +368,7 @@ def _fit_and_report(
     elif options["resume"] and not has_checkpoint(folder):
         click.echo(f"note: there is no checkpoint in {out}, beginning at the beginning", err=True)
     try:
-        with owning(out), showing_progress() as progress:
+        with owning(out) as still_ours, showing_progress() as progress:
             found = workflow.fit_into(
                 out,
                 store,
@@ -380,6 +380,7 @@ def _fit_and_report(
                 watch=workflow.Stopwatch(seconds),
                 checkpoint_every=options["checkpoint_every"],
                 resume=options["resume"],
+                still_ours=still_ours,
             )
     except (HopelessError, InputError, StoreBusyError):
         raise  # the same command would end there again; what InputError leaves waits for another

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +32,22 @@ def doctor(store: Path | None, samples: int | None, n_clusters: int, **options: 
     would fail.
     """
     from gmkcf_dask import doctor as examination
-    from gmkcf_dask.kernels.store import KernelStore, is_store
+    from gmkcf_dask.kernels.manifest import Manifest
 
-    known = KernelStore.open(store) if store is not None and is_store(store) else None
-    rows = samples or (10_000 if known is None else known.n_samples)
-    shape = (rows, n_clusters)
-    store_id = None if known is None else known.manifest.store_id
-    place = None if store is None else absolute(store)
-    with open_place(rows, options, unchecked=True) as resources:
+    with ExitStack() as stack:
+        place, rows = None, samples or 10_000
+        if store is not None:
+            place = stack.enter_context(examination.place_of(absolute(store)))
+            if place.store_id is not None and samples is None:
+                rows = Manifest.read(store).n_samples
+        shape = (rows, n_clusters)
+        resources = stack.enter_context(open_place(rows, options, unchecked=True))
         click.echo(f"{resources.description}")
         client = resources.runner.client
         patients = (
-            examination.examine_here(place, store_id)
+            examination.examine_here(place)
             if client is None
-            else examination.examine_cluster(client, place, store_id, shape)
+            else examination.examine_cluster(client, place, shape)
         )
     for line in examination.report(patients, shape):
         click.echo(line)

@@ -173,8 +173,10 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
             else:
                 fingerprint = workflow.run_fingerprint(identity(), method, seed, kernels)
                 folder, every = location(self.checkpoint_dir), self.checkpoint_every
-                with owning(folder):  # being asked to end unwinds to here, too
-                    kept = open_checkpoints(folder, fingerprint, every, resume=resume)
+                with owning(folder) as still_ours:  # being asked to end unwinds to here, too
+                    kept = open_checkpoints(
+                        folder, fingerprint, every, resume=resume, still_ours=still_ours
+                    )
                     with kept.until_done():
                         (found,) = workflow.fit(stack, method, [seed], kernels, listen, kept)
                     remove_checkpoints(folder)

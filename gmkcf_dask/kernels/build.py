@@ -205,7 +205,7 @@ def _fill(
     if found_there:
         _refuse_other_features(store, features, request)
     if not store.manifest.resolved:
-        store = _resolve_into(store, request, features, runner, listen)
+        store = _resolve_into(store, request, features, runner, listen, lease)
     return _write_tiles(store, request, features, runner, listen, lease)
 
 
@@ -232,6 +232,7 @@ def _resolve_into(
     features: Features,
     runner: Runner,
     listen: Listener,
+    lease: Lease,
 ) -> KernelStore:
     tiling, per_task = store.tiling, tiles_per_build_task(store.tiling)
 
@@ -248,6 +249,7 @@ def _resolve_into(
         return total[0]
 
     kernels, norms = resolve(request.kernels, features, tiling, sweep)
+    confirm(store.path, lease)
     vectors = store.write_norms(norms)
     return store.with_manifest(kernels=records(kernels), resolved=True, vectors=vectors)
 
@@ -334,6 +336,7 @@ def _complete(store: KernelStore, sizes: dict[tuple[str, int], int], lease: Leas
     size_of, stored = store.tile_sizes(), set(store.manifest.stored_as)
     lost = {t for (name, t), size in sizes.items() if name in stored and size_of(name, t) != size}
     if lost:
+        confirm(store.path, lease)
         left = tuple(t for t in store.manifest.tiles_done if t not in lost)
         store.with_manifest(tiles_done=left)
         raise DamagedStoreError(

@@ -13,10 +13,11 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -149,8 +150,10 @@ def writing(store: Path, *, force: bool = False) -> Iterator[Lease]:
 
 
 @contextmanager
-def owning(folder: Path) -> Iterator[None]:
+def owning(folder: Path) -> Iterator[Callable[[], None]]:
     """Be the only one who writes results into a folder; from an owner that is gone it is taken.
+
+    Yields what to call before writing: it raises where the folder was taken over meanwhile.
 
     Raises
     ------
@@ -158,8 +161,8 @@ def owning(folder: Path) -> Iterator[None]:
         Another process does; says which and since when.
     """
     make_folders(folder.parent)
-    with _held(folder, force=True):
-        yield
+    with _held(folder, force=True) as lease:
+        yield partial(confirm, folder, lease)
 
 
 @contextmanager
@@ -217,7 +220,8 @@ def confirm(store: Path, lease: Lease) -> None:
 def _acquire(path: Path, lease: Lease, store: Path, *, force: bool) -> None:
     content = _content(lease)
     try:
-        if put_if_absent(path, content):
+        # a request whose answer was lost is repeated, and then meets its own lease
+        if put_if_absent(path, content) or Lease.read(path) == lease:
             return
         seen = _seen(path)
         if not is_gone(path):
@@ -230,7 +234,7 @@ def _acquire(path: Path, lease: Lease, store: Path, *, force: bool) -> None:
                 f"{store} was being written by {holder(store) or 'a process that just ended'}: if "
                 f"that is so, take over with --force (from Python, remove {path})"
             )
-        if not _take_over(path, content, seen):
+        if not _take_over(path, content, seen) and Lease.read(path) != lease:
             raise StoreBusyError(f"{store} is being written by {holder(store)}: wait for it")
     except StorageRefused as error:
         raise InputError(f"cannot write the store at {store}: {error}") from error
@@ -316,7 +320,7 @@ def _age(path: Path) -> float:
     try:
         put_if_absent(probe, b"")
         return _touched(probe) - touched
-    except (OSError, StorageError):  # one who only reads may not write there
+    except (OSError, StorageRefused):  # one who only reads may not write there
         return time.time() - touched
     finally:
         with suppress(OSError, StorageError):
@@ -334,7 +338,7 @@ def _renew(path: Path, lease: Lease, stop: threading.Event) -> None:
         with suppress(OSError, StorageError):  # the next manifest finds out, and says so
             if is_remote(path):
                 _renew_object(path, lease, times)
-            else:
+            elif Lease.read(path) == lease:  # that of a successor is not ours to renew
                 os.utime(path)
 
 

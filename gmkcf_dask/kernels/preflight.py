@@ -15,9 +15,10 @@ from gmkcf_dask.errors import (
     StorageRefused,
     StoreError,
 )
-from gmkcf_dask.files import put_if_absent, remove
+from gmkcf_dask.files import put_if_absent, remove, resolved
 from gmkcf_dask.graph import Runner
 from gmkcf_dask.kernels.manifest import Manifest
+from gmkcf_dask.kernels.scratch import can_keep_scratch
 from gmkcf_dask.locations import location
 
 
@@ -84,6 +85,21 @@ class StoreInSight:
 _SEEN: set[StoreInSight] = set()
 
 
+def may_keep_scratch(runner: Runner, store: Path) -> bool:
+    """Whether fused kernels can be kept beside a store, by this process and every worker."""
+    if not can_keep_scratch(store):
+        return False
+    folder = resolved(store).parent
+    if write_trouble(folder) is not None:
+        return False
+    answers = runner.everywhere(write_trouble, folder).values()
+    # one that went away meanwhile has no say
+    return all(
+        one is None or (isinstance(one, OSError) and not isinstance(one, TimeoutError))
+        for one in answers
+    )
+
+
 def refuse_blind_workers(runner: Runner, path: Path, store_id: str, *, write: bool) -> None:
     """Before work: every worker sees this very store, and may write into it where it has to.
 
@@ -118,6 +134,8 @@ def _everywhere(path: str, *, write: bool) -> str:
 
 
 def _wrong(where: str, view: Any, store_id: str) -> str | None:
+    if isinstance(view, TimeoutError):
+        return f"worker {where} does not say whether it sees the store ({view})"
     if isinstance(view, OSError):  # it went away meanwhile: whoever runs tasks knows what to do
         return None
     if not isinstance(view, View):  # an error instead of an answer

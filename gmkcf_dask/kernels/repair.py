@@ -79,8 +79,9 @@ def repair_store(
             f"{name} of the samples cannot be had from the store: build it again from the input"
             for name in damage.inputs
         ]
+        confirm(store.path, lease)
         _mend_metadata(store, damage)
-        store = _mend_norms(store, damage, runner, left)
+        store = _mend_norms(store, damage, runner, left, lease)
         store, changed = _mend_tiles(store, damage, runner, listen, left, lease)
         _mend_diagonals(store, damage, left)
     return Repair(damage, tuple(left), changed, lines)
@@ -94,7 +95,9 @@ def _mend_metadata(store: KernelStore, damage: Damage) -> None:
     open_array.cache_clear()
 
 
-def _mend_norms(store: KernelStore, damage: Damage, runner: Runner, left: list[str]) -> KernelStore:
+def _mend_norms(
+    store: KernelStore, damage: Damage, runner: Runner, left: list[str], lease: Lease
+) -> KernelStore:
     """Row sums of kernels normalised by degree, again by the sweep that made them."""
     lost = [name.removeprefix("norms/") for name in damage.vectors if name.startswith("norms/")]
     can = [name for name in lost if name in store.manifest.formulas]
@@ -117,6 +120,7 @@ def _mend_norms(store: KernelStore, damage: Damage, runner: Runner, left: list[s
     by_block = parts[0].row_sums
     sums = np.hstack([by_block[first] for first in sorted(by_block)])
     found = {spec.name: row for spec, row in zip(specs, sums, strict=True) if spec.name in can}
+    confirm(store.path, lease)
     digests = store.write_norms(found)
     open_array.cache_clear()
     return store.with_manifest(vectors={**store.manifest.vectors, **digests})
@@ -158,17 +162,18 @@ def _mend_tiles(
         versions = {**store.manifest.versions, **package_versions()}
         digests = table.as_text(store.manifest.digests)
         store = store.with_manifest(digests=digests, versions=versions)
-        store = _diagonals_again(store, {name for name, _ in changed})
+        store = _diagonals_again(store, {name for name, _ in changed}, lease)
     return store, len(changed)
 
 
-def _diagonals_again(store: KernelStore, names: set[str]) -> KernelStore:
+def _diagonals_again(store: KernelStore, names: set[str], lease: Lease) -> KernelStore:
     """Diagonals of kernels whose tiles came out with other bits."""
     vectors = dict(store.manifest.vectors)
     for name in sorted(names):
         values = diagonal_from_tiles(store, name)
         store.write_vector(f"diagonals/{name}", values)
         vectors[f"diagonals/{name}"] = vector_digest(values)
+    confirm(store.path, lease)
     return store.with_manifest(vectors=vectors)
 
 

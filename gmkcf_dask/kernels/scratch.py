@@ -114,9 +114,8 @@ class ScratchFolder:
         if self._alive is not None:
             self._alive.stop()
             self._alive = None
-            (self.path / OWNER).unlink(missing_ok=True)
-        with suppress(OSError):  # never made, or somebody else's files are in it
-            self.path.rmdir()
+        with suppress(OSError):  # never made, or something in it cannot be removed
+            _remove(self.path)
 
 
 def sweep_scratch(store: Path) -> None:
@@ -138,12 +137,14 @@ def sweep_scratch(store: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """The owner's file goes last: what is broken off here is found by the next one."""
+    """The owner's file goes last: what is broken off here, or stays, is found by the next one."""
     for entry in list(os.scandir(folder)):
         if entry.is_dir(follow_symlinks=False):
             remove_folder(folder, entry.name)
         elif entry.name != OWNER:
             Path(entry.path).unlink(missing_ok=True)
+    if any(path.name != OWNER for path in list(folder.iterdir())):
+        return
     (folder / OWNER).unlink(missing_ok=True)
     folder.rmdir()
 

@@ -83,6 +83,10 @@ class Checkpoint:
     notes: tuple[str, ...]
 
 
+def _nobody_else() -> None:
+    """Where no lease is held there is nothing to lose."""
+
+
 class RunCheckpoints:
     """Keeps the newest state of a fit, in memory after every iteration and on disk now and then.
 
@@ -95,6 +99,8 @@ class RunCheckpoints:
         Iterations between checkpoints; None for as often as it costs little time.
     resumed : Checkpoint or None
         Where to go on.
+    still_ours : callable
+        Raises where somebody else has taken the folder over: two would undo each other's work.
     """
 
     def __init__(
@@ -103,9 +109,11 @@ class RunCheckpoints:
         fingerprint: Fingerprint,
         every: int | None = None,
         resumed: Checkpoint | None = None,
+        still_ours: Callable[[], None] = _nobody_else,
     ) -> None:
         check_interval(every)
         self.folder = folder
+        self._still_ours = still_ours
         self.resumed = None if resumed is None else resumed.state
         self.earlier_notes = () if resumed is None else resumed.notes
         self.notes: Callable[[], list[str]] = list
@@ -138,6 +146,7 @@ class RunCheckpoints:
         content = _encode(serial, self._fingerprint, self._newest, self.notes())
         generation = self.folder / _GENERATIONS[serial % 2]
         try:
+            self._still_ours()
             _refuse_link(self.folder)
             make_folders(self.folder)
             for suffix, written in zip((".npz", ".json"), content, strict=True):
@@ -175,7 +184,12 @@ def check_interval(every: object) -> None:
 
 
 def open_checkpoints(
-    folder: Path, fingerprint: Fingerprint, every: int | None = None, *, resume: bool = False
+    folder: Path,
+    fingerprint: Fingerprint,
+    every: int | None = None,
+    *,
+    resume: bool = False,
+    still_ours: Callable[[], None] = _nobody_else,
 ) -> RunCheckpoints:
     """Checkpoints for a run, which goes on from those in a folder if that is asked for.
 
@@ -191,7 +205,7 @@ def open_checkpoints(
                 f"the checkpoint in {folder} is of another run, it differs in "
                 f"{'; '.join(different)}: ask for the same, or start anew in another folder"
             )
-    return RunCheckpoints(folder, plain(dict(fingerprint)), every, found)
+    return RunCheckpoints(folder, plain(dict(fingerprint)), every, found, still_ours)
 
 
 def has_checkpoint(folder: Path) -> bool:

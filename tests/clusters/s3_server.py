@@ -3,7 +3,7 @@
     python s3_server.py    prints its port, serves until it is killed
 
 GET /_asked answers how often what was asked since the last time; GET /_fail?STATUS&CODE&COUNT lets
-the next requests, as many as COUNT says, fail.
+the next requests, as many as COUNT says, fail; GET /_lose the next PUT, after it was done.
 """
 
 import json
@@ -22,7 +22,7 @@ class Watched:
 
     def __init__(self, inner):
         self.inner, self.lock = inner, Lock()
-        self.asked, self.fail = Counter(), ("", "", 0)
+        self.asked, self.fail, self.lose = Counter(), ("", "", 0), False
 
     def __call__(self, environ, start_response):
         path, query = environ["PATH_INFO"], environ.get("QUERY_STRING", "")
@@ -34,6 +34,9 @@ class Watched:
                 status, code, count = query.split("&")
                 self.fail = (status, code, int(count))
                 return answer(start_response, "200 OK", "")
+            if path == "/_lose":
+                self.lose = True
+                return answer(start_response, "200 OK", "")
             what = environ["REQUEST_METHOD"]
             if what == "GET" and ("list-type" in query or path.count("/") < 2):
                 what = "LIST"
@@ -43,6 +46,10 @@ class Watched:
                 self.fail = (status, code, count - 1)
                 said = "" if what == "HEAD" else BODY.format(code)
                 return answer(start_response, f"{status} Told", said)
+            lost, self.lose = self.lose and what == "PUT", self.lose and what != "PUT"
+        if lost:
+            list(self.inner(environ, lambda *_: None))
+            return answer(start_response, "503 Told", BODY.format("SlowDown"))
         return self.inner(environ, start_response)
 
 

@@ -1,13 +1,17 @@
 """`gmkcf doctor`: every worker is shown, and what is wrong is said with how to mend it."""
 
 import re
+import signal
+from dataclasses import replace
 
 import pytest
+from distributed import Client
 from faulty import environment, run, separate_cluster, small_store
 from places import CONFIGS, certificates, dask_processes, tls_section
 from sights import blind_to, reads_only
 
-from gmkcf_dask.doctor import Examined, judge, report
+from gmkcf_dask.doctor import Examined, examine_cluster, judge, report
+from gmkcf_dask.kernels.manifest import Manifest
 from gmkcf_dask.plan import GIB
 from gmkcf_dask.versions import installed_versions
 
@@ -54,7 +58,12 @@ def test_a_cluster_that_is_well(store, tmp_path):
     ],
 )
 def test_one_worker_is_wrong(within, line, store, tmp_path):
-    cluster = separate_cluster(tmp_path / "cluster", 2, last_within=within(store.parent))
+    cluster = separate_cluster(
+        tmp_path / "cluster",
+        2,
+        settings={"MALLOC_TRIM_THRESHOLD_": "0"},
+        last_within=within(store.parent),
+    )
     with cluster as (address, *_):
         code, said = run("doctor", store, "--cluster", address)
     assert code == 2
@@ -84,17 +93,48 @@ def test_a_place_for_a_store_that_is_still_to_be_made(tmp_path):
     place = tmp_path / "shared" / "later" / "s.zarr"
     code, said = run("doctor", place, "--cluster", "threads")
     assert code == 0, said
-    assert "could make a store there" in said
+    assert "sees the place, and could make a store there" in said
     assert not list((tmp_path / "shared").iterdir()), "something is left"
     (tmp_path / "shared" / "later").write_text("")
     code, said = run("doctor", place, "--cluster", "threads")
     assert code == 2
-    assert re.search(r"WRONG: no store can be made there \(.*later is a file\)", said)
+    assert re.search(r"error: no store can be made at \S+ \(\S+later is a file\)", said)
     within = reads_only(tmp_path / "shared")
     with separate_cluster(tmp_path / "cluster", 1, last_within=within) as (address, *_):
         code, said = run("doctor", tmp_path / "shared" / "s.zarr", "--cluster", address)
     assert code == 2
     assert "Read-only file system" in said
+    with separate_cluster(tmp_path / "blind", 1, last_within=blind_to(tmp_path / "shared")) as (
+        address,
+        *_,
+    ):
+        code, said = run("doctor", tmp_path / "shared" / "s.zarr", "--cluster", address)
+    assert code == 2
+    assert re.search(r"WRONG: no store .* \(\S+shared is another one than the driver's\)", said)
+
+
+def test_a_build_that_broke_off_and_damage_are_no_obstacle(store):
+    """Doctor is asked just then."""
+    next((store / "kernels").rglob("c/*/*")).write_bytes(b"x")
+    assert run("doctor", store, "--cluster", "threads")[0] == 0
+    manifest = Manifest.read(store)
+    replace(manifest, complete=False).write(store)
+    code, said = run("doctor", store, "--cluster", "threads")
+    assert code == 0, said
+    assert "reads and writes the store" in said
+
+
+def test_a_worker_that_does_not_answer(tmp_path):
+    with (
+        separate_cluster(tmp_path / "cluster", 2) as (address, _, workers),
+        Client(address, set_as_default=False) as client,
+    ):
+        workers[0].send_signal(signal.SIGSTOP)
+        patients = examine_cluster(client, None, (1000, 4), wait=2.0)
+    (silent,) = [patient for patient in patients if patient.problems]
+    assert silent.problems[0].startswith("it does not answer (no answer within 2 s)")
+    (other,) = [patient for patient in patients if not patient.problems]
+    assert other.round_trip is not None
 
 
 def test_every_local_kind_of_file(store):

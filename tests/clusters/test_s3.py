@@ -1,5 +1,6 @@
 """Stores and runs in an object store, against a local S3-compatible server."""
 
+import dataclasses
 import io
 import json
 import os
@@ -20,13 +21,13 @@ from needs import need_package
 
 from gmkcf_dask import locations
 from gmkcf_dask.engine.tiled import TiledKernels
-from gmkcf_dask.errors import StorageError
+from gmkcf_dask.errors import StorageError, StorageRefused
 from gmkcf_dask.estimators import GMKCF
 from gmkcf_dask.files import exists, get, names_in, put_atomic, read, remove
 from gmkcf_dask.graph import Runner
 from gmkcf_dask.kernels import lease
 from gmkcf_dask.kernels.manifest import MANIFEST, Manifest
-from gmkcf_dask.kernels.store import UNFINISHED, KernelStore
+from gmkcf_dask.kernels.store import UNFINISHED, KernelStore, delete_store
 from gmkcf_dask.locations import location
 
 pytestmark = pytest.mark.once
@@ -47,6 +48,9 @@ class Server:
 
     def fail(self, status, code, count):
         urllib.request.urlopen(f"{self.url}/_fail?{status}&{code}&{count}").close()
+
+    def lose(self):
+        urllib.request.urlopen(f"{self.url}/_lose").close()
 
 
 @pytest.fixture(scope="module")
@@ -258,6 +262,39 @@ def test_a_lease_is_taken_over_by_one_only(server, monkeypatch):
     with pytest.raises(lease.StoreBusyError, match="taken over"):
         lease.confirm(store, first)
     remove(path)
+
+
+def test_a_lease_whose_answer_was_lost_is_had(server):
+    """The request is repeated, and finds the object that it made itself."""
+    path = location("s3://bucket/lost.zarr")
+    server.lose()
+    with lease.writing(path) as mine:
+        lease.confirm(path, mine)
+    assert not exists(lease.lease_path(path))
+    dead = dataclasses.replace(mine, machine="another", run="0" * 32)
+    put_atomic(lease.lease_path(path), lease._content(dead))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lease, "STALE_AFTER", -1.0)
+        content, tag = lease._content(mine), lease._seen(lease.lease_path(path))
+        server.lose()
+        lease._take_over(lease.lease_path(path), content, tag)
+    assert lease.Lease.read(lease.lease_path(path)) == mine
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(412, "PreconditionFailed"), (409, "ConditionalRequestConflict")]
+)
+def test_a_server_that_does_not_say_which_condition(server, status, code):
+    server.fail(status, code, 1)
+    assert not locations.put_new_object(location("s3://bucket/new"), b"1")
+
+
+def test_objects_that_may_not_be_deleted_are_told(copied, monkeypatch):
+    path, fs = location(copied), locations.filesystem(copied)
+    monkeypatch.setattr(fs, "rm", lambda paths: None)  # an answer of 200, with refusals in it
+    with pytest.raises(StorageRefused, match=r"\d+ objects below .* could not be deleted"):
+        delete_store(path)
+    assert exists(path / UNFINISHED), "what is left has to be known as ours"
 
 
 def test_age_is_by_the_clock_of_the_object_store(server, monkeypatch):

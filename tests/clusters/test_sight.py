@@ -1,8 +1,10 @@
 """Workers that do not see the store, or cannot write to it: one sentence, before any work."""
 
 import os
+import signal
 
 import pytest
+from distributed import Client
 from faulty import run, separate_cluster, small_store
 from places import features
 from sights import blind_to, reads_only
@@ -10,6 +12,7 @@ from sights import blind_to, reads_only
 from gmkcf_dask.cluster import of_client
 from gmkcf_dask.errors import BlindWorkersError
 from gmkcf_dask.kernels.check import find_damage, open_unchecked
+from gmkcf_dask.kernels.preflight import may_keep_scratch, refuse_blind_workers
 from gmkcf_dask.kernels.repair import repair_store
 
 FIT = ("-k", 3, "--seed", 0, "--max-iter", 2)
@@ -82,8 +85,6 @@ def test_a_mount_that_is_read_only(shared, tmp_path):
         code, said = run(*fit, "--out", tmp_path / "out")
         assert code == 0, said
 
-        from distributed import Client
-
         with Client(address, set_as_default=False) as client:
             runner = of_client(client).runner
             with pytest.raises(BlindWorkersError, match="cannot write to the store"):
@@ -105,3 +106,20 @@ def test_relative_paths_are_those_of_the_driver(shared, tmp_path, monkeypatch):
         ):
             code, said = run(*words, "--cluster", address)
             assert code == 0, said
+
+
+def test_a_worker_that_does_not_say(shared, tmp_path):
+    """It is stopped, or its file system hangs: a bounded wait, and the results of a fit stay."""
+    store = small_store(shared / "s.zarr")
+    with (
+        separate_cluster(tmp_path / "cluster") as (address, _, workers),
+        Client(address, set_as_default=False) as client,
+    ):
+        resources = of_client(client, stall_timeout=2.0)
+        workers[0].send_signal(signal.SIGSTOP)
+        asked = (resources.runner, store.path, store.manifest.store_id)
+        with pytest.raises(BlindWorkersError, match="does not say whether it sees the store"):
+            refuse_blind_workers(*asked, write=False)
+        assert not may_keep_scratch(resources.runner, store.path)
+        assert len(resources.worker_peaks()) == 1
+    assert resources.worker_peaks() == {}, "nobody is there any more, and nothing is lost by it"

@@ -2,6 +2,7 @@
 
 import subprocess
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,13 +10,18 @@ from click.testing import CliRunner
 from damage import HERE, content, request, store_at, tile_files
 from problems import fit_gmkcf
 
+from gmkcf_dask.adaptive import Watch
 from gmkcf_dask.cli import main
+from gmkcf_dask.cluster import threads
 from gmkcf_dask.engine.tiled import TiledKernels
-from gmkcf_dask.errors import DamagedStoreError, InputError, StoreError
+from gmkcf_dask.errors import ClusterWarning, DamagedStoreError, InputError, StoreError
+from gmkcf_dask.graph import WorkerSize
 from gmkcf_dask.kernels.build import build_store
 from gmkcf_dask.kernels.repair import repair_store
 from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.methods.factorize import SolverOptions
+from gmkcf_dask.plan import GIB, make_plan
+from gmkcf_dask.workflow import store_plan
 
 pytestmark = pytest.mark.usefixtures("calm")
 
@@ -54,6 +60,27 @@ def test_a_read_only_store_is_read(disk, tmp_path):
     assert fitted.exit_code == 0, fitted.output
     assert build_store(path, request(), HERE).manifest.complete
     assert content(path) == before
+
+
+def test_fused_kernels_are_not_kept_where_nobody_may_write(disk, monkeypatch):
+    """Beside a store for reading only the plan fuses again instead of failing later."""
+    path, asked = disk / "s.zarr", []
+
+    def seen(*args, **options):
+        asked.append(options["scratch"])
+        return make_plan(*args, **options)
+
+    monkeypatch.setattr("gmkcf_dask.workflow.make_plan", seen)
+    store = store_at(path)
+    store_plan(store, 2, threads(1))
+    read_only(disk)
+    store_plan(store, 2, threads(1))
+    assert asked == [True, False]
+    plan = replace(make_plan(100, 5, 2, 2, feature_bytes=0), kw_bytes=1 << 30)
+    workers = {"a": WorkerSize(GIB, 1)}
+    runner = SimpleNamespace(workers=lambda: workers, left_out=set())
+    with pytest.warns(ClusterWarning, match="fused again for every product"):
+        assert Watch(runner, plan, lambda: None).residency("memory") == "recompute"
 
 
 def test_writing_into_a_read_only_store_is_refused_in_a_sentence(disk):

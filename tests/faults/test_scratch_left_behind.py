@@ -115,6 +115,22 @@ def test_of_another_store_and_through_links_nothing_is_removed(tmp_path):
     assert link.is_symlink()
 
 
+def test_what_cannot_be_removed_keeps_its_owner(tmp_path, monkeypatch):
+    """As on a network file system: the next fit finds it, and may have more luck."""
+    store = small_store(tmp_path / "s.zarr")
+    scratch = ScratchFolder.beside(store.path, store.tiling, np.dtype(np.float32))
+    tiles = scratch.create()
+    tiles.write(0, np.zeros(store.tiling.shape(0), np.float32))
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", lambda *_, **__: None)
+        scratch.delete(tiles)
+    assert (scratch.path / OWNER).exists()
+    owner = json.loads((scratch.path / OWNER).read_text())
+    (scratch.path / OWNER).write_text(json.dumps(owner | {"ticks": 1, "started": 1.0}))
+    sweep_scratch(store.path)
+    assert not scratch.path.exists()
+
+
 def test_a_deleted_generation_stays_deleted(tmp_path):
     """A task that is late must not bring it back."""
     store = small_store(tmp_path / "s.zarr")

@@ -19,16 +19,22 @@ from faulty import run, serial_of, small_store, start, wait_until
 from problems import fit_gmkcf
 
 from gmkcf_dask.cli import main
+from gmkcf_dask.cluster import threads
 from gmkcf_dask.engine.tiled import TiledKernels
 from gmkcf_dask.errors import StoreBusyError, StoreError, StoreGoneError
+from gmkcf_dask.events import IterationDone
+from gmkcf_dask.kernels import build as build_module
 from gmkcf_dask.kernels import lease as lease_module
 from gmkcf_dask.kernels import repair as repair_module
 from gmkcf_dask.kernels.build import build_store
 from gmkcf_dask.kernels.check import find_damage
-from gmkcf_dask.kernels.lease import Lease, confirm, holder, lease_path, writing
+from gmkcf_dask.kernels.lease import Lease, confirm, holder, lease_path, owning, writing
 from gmkcf_dask.kernels.repair import repair_store
 from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.methods.factorize import SolverOptions
+from gmkcf_dask.methods.gmkcf import Gmkcf
+from gmkcf_dask.results.checkpoints import read_checkpoint
+from gmkcf_dask.workflow import fit_into
 
 pytestmark = pytest.mark.usefixtures("calm")
 
@@ -225,6 +231,47 @@ def test_a_writer_whose_lease_was_taken_stops(tmp_path):
         with pytest.raises(StoreBusyError, match="was taken over"):
             confirm(path, mine)
     assert Lease.read(lease_path(path)).run == "0" * 32  # not ours to remove
+
+
+def test_a_build_whose_lease_was_taken_while_it_looked_writes_nothing(tmp_path, monkeypatch):
+    path, resolve, before = tmp_path / "s.zarr", build_module.resolve, {}
+
+    def slow(*args):
+        found = resolve(*args)
+        leave(path, dead_lease())
+        before.update(content(path))
+        return found
+
+    monkeypatch.setattr(build_module, "resolve", slow)
+    with pytest.raises(StoreBusyError, match="was taken over"):
+        build_store(path, request(), HERE)
+    assert content(path) == before
+
+
+def test_a_run_whose_folder_was_taken_over_writes_nothing_more(tmp_path):
+    store, out = small_store(tmp_path / "s.zarr"), tmp_path / "out"
+    method, resources = Gmkcf(3, tol=0.0, max_iter=8), threads(1)
+
+    def taken(event):
+        if isinstance(event, IterationDone) and event.iteration == 4:
+            leave(out, dead_lease())
+
+    with pytest.raises(StoreBusyError, match="was taken over"), owning(out) as still_ours:
+        fit_into(out, store, method, resources, seed=0, listen=taken, checkpoint_every=1,
+                 still_ours=still_ours)  # fmt: skip
+    assert read_checkpoint(out / "checkpoint").serial == 3
+    assert not (out / "result.json").exists()
+    assert Lease.read(lease_path(out)).run == "0" * 32
+
+
+def test_the_lease_of_a_successor_is_not_renewed(tmp_path, monkeypatch):
+    monkeypatch.setattr(lease_module, "RENEWED_EVERY", 0.02)
+    path = tmp_path / "s.zarr"
+    with writing(path):
+        leave(path, dead_lease())
+        os.utime(lease_path(path), (1, 1))
+        time.sleep(0.3)
+        assert lease_path(path).stat().st_mtime == 1
 
 
 def test_a_lease_is_renewed(tmp_path, monkeypatch):

@@ -8,7 +8,8 @@ from faulty import FIT, environment, run, separate_cluster, small_store
 
 from gmkcf_dask import versions
 from gmkcf_dask.cluster import of_client
-from gmkcf_dask.errors import ClusterError
+from gmkcf_dask.errors import ClusterError, ClusterWarning, UnfitWorker
+from gmkcf_dask.graph import Runner
 
 
 def test_the_same_everywhere(one_worker):
@@ -44,3 +45,21 @@ def test_a_worker_with_another_version_installed(tmp_path):
     assert re.search(named, said), said
     assert len(said.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_driver_that_compares_more_packages_is_told_too():
+    """A worker's own list may be shorter: it came with another version of this package."""
+    driver = (*versions.installed_versions().items(), ("another", "1.0"))
+    assert versions._other_versions(driver) == ("another unknown, not 1.0",)
+
+
+def test_a_scheduler_that_is_silent_for_a_moment_ends_no_run(monkeypatch):
+    unfit = UnfitWorker("worker a is small: give it more")
+    unfit.worker = "a"
+    runner = Runner()
+    with pytest.raises(UnfitWorker):  # nobody else is there
+        runner.leave_out(unfit)
+    monkeypatch.setattr(Runner, "_workers", lambda self: None)
+    with pytest.warns(ClusterWarning, match="gets no work"):
+        runner.leave_out(unfit)
+    assert runner.left_out == {"a"}
