@@ -28,15 +28,18 @@ from gmkcf_dask.locations import is_remote
 _LEFTOVER = re.compile(r".+\.partial|\..+\.[0-9a-f]{32}")
 
 
-def put_atomic(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a crash, sees the old content or the new, never a part."""
+def put_atomic(path: Path, content: bytes, *, mode: int = 0o666) -> None:
+    """Write a file so that a reader, or a crash, sees the old content or the new, never a part.
+
+    The file has this mode from the beginning, less what the user's umask takes away.
+    """
     if is_remote(path):
         locations.put_object(path, content)
         return
-    # opened the ordinary way, so that the file's mode is what the user's umask says
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
-        with temporary.open("xb") as file:
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+        with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -241,8 +241,7 @@ def understood(command: tuple[str, ...]) -> Inner:
 
 def _write(path: Path, content: str) -> None:
     """For its owner alone: a command may have a secret in an address."""
-    put_atomic(path, content.encode())
-    path.chmod(0o700)
+    put_atomic(path, content.encode(), mode=0o700)
 
 
 def _call(*command: str) -> str:

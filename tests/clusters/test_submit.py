@@ -1,6 +1,10 @@
 """Job scripts and manifests: what is in them, what may not get in, and that they are kept."""
 
+import os
+import re
+import socket
 import subprocess
+import sys
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -156,12 +160,15 @@ def here(tmp_path, monkeypatch):
 SLURM = ("submit", "slurm", "--ntasks", 3, "--mem-per-cpu", "1G", "--time", "1:00:00")
 
 
-def test_a_script_is_written_for_its_owner_alone(here):
+def test_a_script_is_written_for_its_owner_alone(here, monkeypatch):
+    written = []
+    monkeypatch.setattr(os, "fsync", lambda file: written.append(os.fstat(file).st_mode & 0o777))
     code, said = run(*SLURM, "run", "x.npy", "-k", 2, "--out", "run")
     assert code == 0, said
     script = here / "run/job/job.sbatch"
     assert said.splitlines() == [f"written: {script}", f"next: sbatch {script}"]
     assert script.stat().st_mode & 0o777 == 0o700
+    assert written == [0o700]  # from the beginning, not only in the end
     assert f"#SBATCH --chdir={here}\n" in script.read_text()
     # a second time, with and without the two dashes, and more options after the folder is there
     assert run(*SLURM, "--", "run", "x.npy", "-k", 2, "--out", "run", "--resume")[0] == 0
