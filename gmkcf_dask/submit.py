@@ -163,7 +163,7 @@ def job_name(out: str) -> str:
     )
 
 
-def mebibytes(amount: str) -> int:
+def mebibytes(amount: str, option: str = "--mem-per-cpu") -> int:
     """Bytes in an amount as Slurm reads it: 4G are 4 GiB, 4096 are MiB.
 
     >>> mebibytes("4G") == mebibytes("4096") == mebibytes("4GiB") == 4 << 30
@@ -171,7 +171,9 @@ def mebibytes(amount: str) -> int:
     """
     found = _AMOUNT.fullmatch(amount)
     if not found:
-        raise InputError(f"{amount!r} is not an amount of memory as Slurm has it, such as 4G")
+        raise InputError(
+            f"{option} must be a whole number and a unit, such as 4G, not {amount[:60]!r}"
+        )
     return int(found[1]) * _UNITS[(found[2] or "M").upper()]
 
 

@@ -5,9 +5,11 @@ The operator starts scheduler, workers and the pod that runs our command, and re
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 import yaml
@@ -21,6 +23,7 @@ _LABEL = re.compile(r"[a-z]([a-z0-9-]{0,43}[a-z0-9])?")
 _IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/@-]{0,400}")
 _VOLUME = re.compile(r"(?P<claim>[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?):(?P<path>/[^\s:]*)")
 _TLS, _SETTINGS, _SCRATCH = "/etc/gmkcf/tls", "/etc/gmkcf/settings", "/scratch"
+_RESERVED = ("/etc/gmkcf", _SCRATCH)
 _PORT = 8786
 
 
@@ -42,6 +45,8 @@ class KubernetesJob:
         A secret with ca.pem, member.pem and member.key; traffic is in the open without.
     seconds : int, optional
         Longest time of the pod that runs the driver.
+    paths : tuple of str
+        Paths and URLs in the command, all of which pods have to share.
     """
 
     name: str
@@ -54,6 +59,7 @@ class KubernetesJob:
     namespace: str | None = None
     tls_secret: str | None = None
     seconds: int | None = None
+    paths: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         names = {
@@ -74,6 +80,9 @@ class KubernetesJob:
                 raise InputError(f"--volume must be CLAIM:/path, not {volume[:60]!r}")
         if not self.volumes:
             raise InputError("--volume is missing: all pods must see the store, at one path")
+        mounts = _mounts(self.volumes)
+        for path in self.paths:
+            _refuse_unshared(path, mounts)
         refuse_lines("the command", *self.command)
         refuse_small_workers(self.memory)
 
@@ -81,6 +90,36 @@ class KubernetesJob:
     def address(self) -> str:
         """Of the scheduler, inside the namespace."""
         return f"{'tls' if self.tls_secret else 'tcp'}://{self.name}-scheduler:{_PORT}"
+
+
+def _mounts(volumes: tuple[str, ...]) -> list[PurePosixPath]:
+    """Where volumes are in a pod: apart from each other and from what a job itself mounts."""
+    found: list[PurePosixPath] = []
+    for volume in volumes:
+        path = _plain(volume.partition(":")[2])
+        for ours in map(PurePosixPath, _RESERVED):
+            if path.is_relative_to(ours) or ours.is_relative_to(path):
+                raise InputError(
+                    f"--volume {volume} covers {ours} of a pod, which is for the job itself: mount "
+                    "it elsewhere, such as at /data"
+                )
+        if path in found:
+            raise InputError(f"--volume mounts {path} twice: give each claim a path of its own")
+        found.append(path)
+    return found
+
+
+def _refuse_unshared(path: str, mounts: list[PurePosixPath]) -> None:
+    if "://" in path or any(_plain(path).is_relative_to(mount) for mount in mounts):
+        return
+    raise InputError(
+        f"{path[:200]!r} is not below a --volume ({', '.join(map(str, mounts))}), so pods would "
+        "not share it and it would end with them: give an absolute path there, or a URL"
+    )
+
+
+def _plain(path: str) -> PurePosixPath:
+    return PurePosixPath(posixpath.normpath(path))
 
 
 def manifest(job: KubernetesJob) -> str:
@@ -125,6 +164,11 @@ def _place(job: KubernetesJob) -> dict[str, Any]:
 def _driver(job: KubernetesJob) -> dict[str, Any]:
     words = ["gmkcf", *resumed(job.command), "--cluster", f"{_SETTINGS}/cluster.yaml"]
     pod = _pod(job, "job", words, settings=True)
+    # the operator makes this pod at once; a scheduler whose image still comes would end the driver
+    (driver,) = pod["containers"]
+    alike = {key: driver[key] for key in ("image", "resources", "securityContext")}
+    where = [f"{job.name}-scheduler", str(_PORT)]
+    pod["initContainers"] = [{"name": "wait", **alike, "args": ["python", "-c", _WAIT, *where]}]
     # whoever is killed begins again, and goes on from the checkpoint
     pod["restartPolicy"] = "OnFailure"
     pod["terminationGracePeriodSeconds"] = 120
@@ -137,13 +181,14 @@ def _worker(job: KubernetesJob) -> dict[str, Any]:
     words = ["dask", "worker", job.address, "--name", "$(DASK_WORKER_NAME)"]
     words += ["--nthreads", str(job.cpus), "--memory-limit", f"{_limit(job)}MiB"]
     words += ["--local-directory", _SCRATCH, "--death-timeout", "120"]
-    words += ["--no-dashboard", "--dashboard-address", "127.0.0.1:0", *_tls(job)]
+    words += ["--no-dashboard", "--dashboard-address", "127.0.0.1:0", *_protocol(job)]
     return _pod(job, "worker", words)
 
 
 def _scheduler(job: KubernetesJob) -> dict[str, Any]:
-    words = ["dask", "scheduler", "--port", str(_PORT), "--no-dashboard"]
-    pod = _pod(job, "scheduler", [*words, "--dashboard-address", ":8787", *_tls(job)], stores=False)
+    words = ["dask", "scheduler", "--port", str(_PORT), *_protocol(job)]
+    words += ["--no-dashboard", "--dashboard-address", ":8787"]
+    pod = _pod(job, "scheduler", words, stores=False)
     container = pod["containers"][0]
     container["ports"] = [
         {"name": "tcp-comm", "containerPort": _PORT, "protocol": "TCP"},
@@ -190,7 +235,9 @@ def _pod(
         mount(f"data-{number}", claim, found["path"])
     mount("scratch", {"emptyDir": {}}, _SCRATCH)
     if job.tls_secret:
-        secret = {"secret": {"secretName": job.tls_secret, "defaultMode": 0o440}}
+        # readable by the image's user, whoever that is: nothing else runs in the pod, and a group
+        # for it (fsGroup) would be given to the files of all claims as well
+        secret = {"secret": {"secretName": job.tls_secret, "defaultMode": 0o444}}
         mount("tls", secret, _TLS, read_only=True)
     if settings:
         mount("settings", {"configMap": {"name": job.name}}, _SETTINGS, read_only=True)
@@ -217,16 +264,20 @@ def _pod(
 def _environment(job: KubernetesJob) -> dict[str, str]:
     ours = {"DASK_SCHEDULER_ADDRESS": job.address, "TMPDIR": _SCRATCH}
     if job.tls_secret:
-        ours["DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION"] = "True"
+        section = "DASK_DISTRIBUTED__COMM__"
+        ours |= {
+            f"{section}REQUIRE_ENCRYPTION": "True",
+            f"{section}TLS__CA_FILE": f"{_TLS}/ca.pem",
+            f"{section}TLS__SCHEDULER__CERT": f"{_TLS}/member.pem",
+            f"{section}TLS__SCHEDULER__KEY": f"{_TLS}/member.key",
+            f"{section}TLS__WORKER__CERT": f"{_TLS}/member.pem",
+            f"{section}TLS__WORKER__KEY": f"{_TLS}/member.key",
+        }
     return WORKER_ENVIRONMENT | SPILL_LIMITS | ours
 
 
-def _tls(job: KubernetesJob) -> list[str]:
-    if not job.tls_secret:
-        return []
-    files = {"--tls-ca-file": "ca.pem", "--tls-cert": "member.pem", "--tls-key": "member.key"}
-    words = ["--protocol", "tls"]
-    return words + [word for option, name in files.items() for word in (option, f"{_TLS}/{name}")]
+def _protocol(job: KubernetesJob) -> list[str]:
+    return ["--protocol", "tls" if job.tls_secret else "tcp"]
 
 
 def _limit(job: KubernetesJob) -> int:
@@ -247,6 +298,16 @@ class _Plain(yaml.SafeDumper):
 _Plain.add_representer(str, _Plain.represent_str)
 
 
+_WAIT = """\
+import socket, sys, time
+for _ in range(300):
+    try:
+        socket.create_connection((sys.argv[1], int(sys.argv[2])), 2).close()
+        sys.exit()
+    except OSError:
+        time.sleep(2)
+sys.exit("no scheduler in ten minutes: look at its pod")
+"""
 _HEADER = """\
 # A Dask cluster and the driver that runs gmkcf on it, for the Dask operator
 # (helm install --repo https://helm.dask.org --create-namespace -n dask-operator --generate-name

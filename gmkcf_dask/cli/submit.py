@@ -42,6 +42,7 @@ class Inner:
     words: tuple[str, ...]
     input: Path | None
     out: Path
+    paths: tuple[str, ...]
 
 
 @main.group()
@@ -200,9 +201,9 @@ def kubernetes(
             "which you trust everybody"
         )
     inner = understood(command)
-    memory = mebibytes(options.pop("memory"))
+    memory = mebibytes(options.pop("memory"), "--memory")
     name = options.pop("name") or job_name(str(inner.out))
-    job = KubernetesJob(command=inner.words, memory=memory, name=name, **options)
+    job = KubernetesJob(command=inner.words, memory=memory, name=name, paths=inner.paths, **options)
     path = (file or Path(f"{name}.yaml")).absolute()
     make_folder(path.parent, "the job")
     _write(path, manifest(job))
@@ -226,7 +227,9 @@ def understood(command: tuple[str, ...]) -> Inner:
             f"a job runs gmkcf {' or gmkcf '.join(_COMMANDS)}, not {redacted(command[0])!r}"
         )
     inner = main.commands[command[0]]
-    context = inner.make_context(f"gmkcf {command[0]}", list(command[1:]))
+    # a command keeps the names of its help from the first time it is read
+    helps = click.get_current_context().help_option_names
+    context = inner.make_context(f"gmkcf {command[0]}", list(command[1:]), help_option_names=helps)
     for name in _NOT_INSIDE:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = f"--{name.replace('_', '-')}"
@@ -236,7 +239,9 @@ def understood(command: tuple[str, ...]) -> Inner:
             raise InputError(f"{option} cannot be part of a job: {reason}, leave it out")
     where = context.params.get("input_path", context.params.get("store"))
     path = None if where is None or "://" in str(where) else Path(where)
-    return Inner(command, path, context.params["out"])
+    named = (context.params.get(name) for name in ("input_path", "store", "out"))
+    paths = tuple(str(one) for one in named if one is not None)
+    return Inner(command, path, context.params["out"], paths)
 
 
 def _write(path: Path, content: str) -> None:

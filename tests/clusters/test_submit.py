@@ -8,14 +8,16 @@ import sys
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
-from importlib.metadata import PackageNotFoundError, files
+from importlib.metadata import PackageNotFoundError, entry_points, files
 from pathlib import Path
 
+import dask
 import pytest
 import yaml
 from faulty import run
 from needs import need_package, need_program
 
+from gmkcf_dask.cli import main
 from gmkcf_dask.cluster import WORKER_ENVIRONMENT
 from gmkcf_dask.cluster_config import parse_config
 from gmkcf_dask.errors import InputError, PlanRefused
@@ -322,6 +324,85 @@ def closed(schema):
     return made
 
 
+PODS = {
+    "written": lambda: manifest(DASKJOB),
+    "daskjob.yaml": lambda: (CONFIGS / "kubernetes/daskjob.yaml").read_text(),
+    "daskcluster.yaml": lambda: (CONFIGS / "kubernetes/daskcluster.yaml").read_text(),
+}
+
+
+def containers_in(text):
+    """All containers of a file, and what there is beside them, by kind."""
+    parts = {part["kind"]: part for part in yaml.safe_load_all(text)}
+    (spec,) = [part["spec"] for kind, part in parts.items() if kind.startswith("Dask")]
+    cluster = spec.get("cluster", {"spec": spec})["spec"]
+    pods = [cluster["worker"]["spec"], cluster["scheduler"]["spec"]]
+    pods += [spec["job"]["spec"]] if "job" in spec else []
+    return [container for pod in pods for container in pod["containers"]], parts
+
+
+@pytest.mark.parametrize("text", PODS.values(), ids=PODS)
+def test_pods_run_programs_that_are_there(text):
+    """As installed here, with options that they know."""
+    programs = {point.name for point in entry_points(group="console_scripts")}
+    inside = {point.name: point for point in entry_points(group="dask_cli")}
+    containers, _ = containers_in(text())
+    for container in containers:
+        program, name, *words = container["args"]
+        assert program in programs
+        command = main.commands[name] if program == "gmkcf" else inside[name].load()
+        assert command.make_context(name, words, help_option_names=["-h", "--help"])
+
+
+def test_the_example_of_a_job_waits_and_goes_on():
+    """Its driver is there before its workers, and may find what a killed one left."""
+    containers, parts = containers_in(PODS["daskjob.yaml"]())
+    worker, _, driver = containers
+    job, settings = parts["DaskJob"]["spec"], parts["ConfigMap"]
+    config = parse_config(settings["data"]["cluster.yaml"].encode(), Path("/x.yaml"))
+    assert config.minimum == job["cluster"]["spec"]["worker"]["replicas"]
+    assert config.wait == 600
+    assert config.certificates is not None
+    assert {"--resume", "--force"} < set(driver["args"])
+    (file,) = [word for word in driver["args"] if word.startswith("--cluster=")]
+    (mounted,) = [mount for mount in driver["volumeMounts"] if mount["name"] == "settings"]
+    assert file == f"--cluster={mounted['mountPath']}/cluster.yaml"
+    volumes = {volume["name"]: volume for volume in job["job"]["spec"]["volumes"]}
+    assert volumes["settings"]["configMap"]["name"] == settings["metadata"]["name"]
+    # whoever reads and writes the store has its keys
+    assert worker["envFrom"] == driver["envFrom"] != []
+
+
+@pytest.mark.parametrize(
+    "text", [PODS["written"], PODS["daskjob.yaml"]], ids=["written", "example"]
+)
+def test_a_driver_waits_for_its_scheduler(text):
+    _, parts = containers_in(text())
+    name = parts["DaskJob"]["metadata"]["name"]
+    (wait,) = parts["DaskJob"]["spec"]["job"]["spec"]["initContainers"]
+    _, _, code, host, port = wait["args"]
+    assert (host, port) == (f"{name}-scheduler", "8786")
+    with socket.socket() as scheduler:
+        scheduler.bind(("127.0.0.1", 0))
+        here = [sys.executable, "-c", code, "127.0.0.1", str(scheduler.getsockname()[1])]
+        with subprocess.Popen(here) as waiting:
+            with pytest.raises(subprocess.TimeoutExpired):
+                waiting.wait(1)
+            scheduler.listen()
+            assert waiting.wait(20) == 0
+
+
+def test_a_user_of_the_image_can_read_the_key():
+    """Secrets belong to root; a group for it would be given to the files of all claims, too."""
+    _, parts = containers_in(manifest(DASKJOB))
+    (secret,) = [
+        volume["secret"]
+        for volume in parts["DaskJob"]["spec"]["job"]["spec"]["volumes"]
+        if "secret" in volume
+    ]
+    assert secret["defaultMode"] == 0o444
+
+
 @pytest.mark.parametrize("job", [DASKJOB, replace(DASKJOB, tls_secret=None, seconds=3600)])
 def test_manifests_are_what_the_operator_takes(job):
     settings, made = yaml.safe_load_all(manifest(job))
@@ -350,6 +431,15 @@ def test_manifests_are_what_the_operator_takes(job):
         ({"image": "x y"}, "--image"),
         ({"volumes": ()}, "--volume is missing"),
         ({"volumes": ("data",)}, "CLAIM:/path"),
+        ({"volumes": ("data:/scratch",)}, "/scratch .*for the job itself"),
+        ({"volumes": ("data:/data/../etc/gmkcf/tls/",)}, "/etc/gmkcf .*for the job itself"),
+        ({"volumes": ("data:/etc",)}, "/etc/gmkcf .*for the job itself"),
+        ({"volumes": ("data:/",)}, "for the job itself"),
+        ({"volumes": ("data:/data", "more:/data/")}, "/data twice"),
+        ({"paths": ("run",)}, "'run' is not below a --volume"),
+        ({"paths": ("/data/x.npz", "/home/run")}, "'/home/run' is not below a --volume"),
+        ({"paths": ("/data/../run",)}, "not below a --volume .*/data, /more"),
+        ({"paths": ("/database/run",)}, "not below a --volume"),
         ({"command": ("run", "a\nb")}, "in one line"),
     ],
 )
@@ -373,3 +463,36 @@ def test_a_manifest_by_command(here):
     code, said = run(*words, "--insecure", "--now", *job)
     assert code == 2
     assert "there is no kubectl here" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "job", "said"),
+    [
+        (("--memory", "2Gi"), ("run", "/data/x.npz", "--out", "run"), "'run' is not below"),
+        (("--memory", "2Gi"), ("run", "x.npz", "--out", "/data/run"), "'x.npz' is not below"),
+        (("--memory", "2Gi"), ("fit", "x.zarr", "--out", "/data/run"), "'x.zarr' is not below"),
+        (
+            ("--memory", "2Gi"),
+            ("run", "/data/x.npz", "--out", "/data/run", "--store", "x.zarr"),
+            "'x.zarr' is not below",
+        ),
+        (
+            ("--memory", "4.5Gi"),
+            ("run", "/data/x.npz", "--out", "/data/run"),
+            "--memory must be a whole number and a unit, such as 4G, not '4.5Gi'",
+        ),
+    ],
+)
+def test_what_pods_would_not_share_is_said_before_a_manifest_is_written(here, words, job, said):
+    asked = ("--image", "i:1", "--workers", 2, "--volume", "data:/data", "--insecure")
+    code, output = run("submit", "kubernetes", *asked, *words, *job, "-k", 2)
+    assert code == 2
+    assert said in output
+    assert not list(here.glob("*.yaml"))
+
+
+def test_urls_are_seen_by_all_pods(here):
+    words = ("--image", "i:1", "--workers", 2, "--volume", "data:/data", "--insecure")
+    job = ("fit", "s3://bucket/x.zarr", "-k", 2, "--out", "/data/run")
+    code, said = run("submit", "kubernetes", *words, "--memory", "2Gi", *job)
+    assert code == 0, said
