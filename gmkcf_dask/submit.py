@@ -10,15 +10,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from dask.utils import parse_bytes
+import yaml
 
 from gmkcf_dask.cluster import WORKER_ENVIRONMENT
-from gmkcf_dask.cluster_config import ClusterConfig
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.plan import MIB, refuse_small_workers
 from gmkcf_dask.security import NAME
@@ -73,6 +72,13 @@ class SlurmJob:
         Seconds before the end of its time at which the driver is asked to write its checkpoint.
     restarts : int
         How often a job queues itself again.
+    storage : str, optional
+        An absolute path or URL that stores are put into; beside the results when not given.
+    stall_timeout : float, optional
+        Seconds without progress after which the driver gives up.
+    environment, settings : mapping of str to str
+        Variables of all processes, beside ours and instead of them: of the allocator and BLAS, and
+        Dask's settings.
     """
 
     name: str
@@ -93,6 +99,10 @@ class SlurmJob:
     prologue: tuple[str, ...] = ()
     stop_before: int = 120
     restarts: int = 20
+    storage: str | None = None
+    stall_timeout: float | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_slurm(self)
@@ -132,13 +142,14 @@ def slurm_script(job: SlurmJob) -> str:
         "SCRIPT": SCRIPT,
         "PYTHON": _assigned(job.python),
         "SCRATCH": _assigned(job.local_directory or "${SLURM_TMPDIR:-${TMPDIR:-/tmp}}"),
-        "ENVIRONMENT": _exports(WORKER_ENVIRONMENT),
-        "SPILL": _exports(SPILL_LIMITS),
+        "ENVIRONMENT": _exports({**WORKER_ENVIRONMENT, **job.environment}),
+        "SETTINGS": _exports({**SPILL_LIMITS, **job.settings}),
         "PROLOGUE": "\n".join(job.prologue) if job.prologue else "# module load ...",
         "INTERFACE": f" --interface {shlex.quote(job.interface)}" if job.interface else "",
         "CPUS": str(job.cpus_per_task),
         "WORKERS": str(job.ntasks - 1),
         "LIMIT": f"{limit}MiB",
+        "CLUSTER": _cluster_file(job),
         "COMMAND": shlex.join(resumed(job.command)),
     }
     # in one pass: what is put in is not looked at again
@@ -195,45 +206,6 @@ def slurm_seconds(time: str) -> int:
     return (hours * 60 + minutes) * 60 + seconds
 
 
-def from_config(config: ClusterConfig) -> dict[str, Any]:
-    """Options of a job from a cluster file for dask-jobqueue and Slurm, as far as they are alike.
-
-    A job of dask-jobqueue is one worker or several (`processes`) and has `cores` and `memory` in
-    all; here a task is a worker.
-    """
-    section = "jobqueue.slurm."
-    if config.system != "slurm":
-        raise InputError("--cluster must name a file of kind jobqueue whose system is slurm")
-    found = {
-        name.removeprefix(section): value
-        for name, value in config.settings.items()
-        if name.startswith(section) and value not in (None, [])
-    }
-    cores, processes = int(found.get("cores", 1)), int(found.get("processes", 1))
-    cpus = config.threads or max(1, cores // processes)
-    options: dict[str, Any] = {"cpus_per_task": cpus}
-    if config.memory or "memory" in found:
-        memory = config.memory or int(parse_bytes(str(found["memory"]))) // processes
-        options["mem_per_cpu"] = memory // cpus
-    if config.workers is not None:
-        options["ntasks"] = config.workers + 1
-    renamed = {
-        "queue": "partition",
-        "account": "account",
-        "walltime": "time",
-        "interface": "interface",
-        "local-directory": "local_directory",
-        "python": "python",
-    }
-    options |= {ours: str(found[theirs]) for theirs, ours in renamed.items() if theirs in found}
-    ours = {"interface": config.interface, "local_directory": config.local_directory}
-    options |= {name: value for name, value in ours.items() if value is not None}
-    lists = {"job-extra-directives": "directives", "job-script-prologue": "prologue"}
-    return options | {
-        name: tuple(map(str, found[theirs])) for theirs, name in lists.items() if theirs in found
-    }
-
-
 # what values may be
 
 
@@ -250,6 +222,8 @@ def _check_slurm(job: SlurmJob) -> None:
     refuse_lines("the command", *job.command)
     refuse_lines("--prologue", *job.prologue)
     refuse_lines("--python and --local-directory", job.python, job.local_directory or "")
+    refuse_lines("storage", job.storage or "")
+    refuse_lines("a setting", *job.environment.values(), *job.settings.values())
     for path in (job.folder, job.cwd):
         # Slurm puts in numbers for %
         if not re.fullmatch(r"/[^\"'\\#%]*", str(path)) or not str(path).isprintable():
@@ -286,8 +260,24 @@ def _check_slurm(job: SlurmJob) -> None:
     refuse_small_workers(job.mem_per_cpu * job.cpus_per_task)
 
 
+def _cluster_file(job: SlurmJob) -> str:
+    """How the driver finds its cluster; paths are relative to the file."""
+    found: dict[str, Any] = {
+        "kind": "scheduler-file",
+        "path": "scheduler.json",
+        "tls": {"ca": "cert.pem", "cert": "cert.pem", "key": "key.pem"},
+        "minimum": job.ntasks - 1,
+        "wait": "5m",
+        "storage": job.storage,
+        "stall-timeout": job.stall_timeout,
+    }
+    said = {key: value for key, value in found.items() if value is not None}
+    # a value stays in its line, however long it is
+    return yaml.safe_dump({"gmkcf": said}, sort_keys=False, width=1 << 20).rstrip()
+
+
 def _exports(variables: Mapping[str, str]) -> str:
-    return "\n".join(f"export {name}={value}" for name, value in variables.items())
+    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
 
 
 def _quoted(value: str) -> str:
@@ -305,6 +295,8 @@ _SLURM = """\
 # A job that starts a Dask cluster inside its allocation and runs gmkcf on it. One task is for the
 # scheduler and the driver, the others are workers. Submit it with sbatch, as often as it takes: it
 # goes on where it stopped, and jobs of one name run one after the other.
+# Copied by hand it is to be @SCRIPT@ in its folder, which Slurm needs beforehand for the log:
+#   mkdir -p @FOLDER@
 @DIRECTIVES@
 #SBATCH --open-mode=append
 #SBATCH --dependency=singleton
@@ -312,17 +304,19 @@ _SLURM = """\
 #SBATCH --requeue
 #SBATCH --signal=B:USR1@@STOP_BEFORE@
 
+@PROLOGUE@
+
+# from here on: what modules and environments run above may use variables that are not set
 set -u
 folder=@FOLDER@
 python=@PYTHON@
 # where workers spill to: a disk of the node, not memory and not the network
 scratch=@SCRATCH@
-@PROLOGUE@
 
 # freed tiles are kept for the next ones, and a task has one BLAS thread
 @ENVIRONMENT@
 # shares of its memory at which a worker spills results, spills all it can, rests, begins anew
-@SPILL@
+@SETTINGS@
 export DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION=True
 
 # a signal is passed on to the driver, which keeps what it has reached
@@ -333,15 +327,20 @@ trap 'stop cancel' TERM INT
 
 # certificates of this start alone: nobody else can talk to its scheduler and workers
 cluster=$folder/cluster-$SLURM_JOB_ID
-rm -rf -- "$cluster" && mkdir -m 700 -- "$cluster" || exit 1
+rm -rf -- "$cluster" && mkdir -p -- "$folder" && mkdir -m 700 -- "$cluster" || exit 1
 trap 'kill $(jobs -p) 2>/dev/null; rm -rf -- "$cluster"' EXIT
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -sha256 -nodes -days 365 \\
     -subj "/CN=gmkcf-$SLURM_JOB_ID" -keyout "$cluster/key.pem" -out "$cluster/cert.pem" \\
     2>"$cluster/openssl.log" || { cat "$cluster/openssl.log" >&2; exit 1; }
-dask=(--protocol tls --tls-ca-file "$cluster/cert.pem" --tls-cert "$cluster/cert.pem"
-    --tls-key "$cluster/key.pem" --scheduler-file "$cluster/scheduler.json"
+# as variables: the options of dask scheduler for them do not go together with --interface
+export DASK_DISTRIBUTED__COMM__TLS__CA_FILE=$cluster/cert.pem
+export DASK_DISTRIBUTED__COMM__TLS__SCHEDULER__CERT=$cluster/cert.pem
+export DASK_DISTRIBUTED__COMM__TLS__SCHEDULER__KEY=$cluster/key.pem
+export DASK_DISTRIBUTED__COMM__TLS__WORKER__CERT=$cluster/cert.pem
+export DASK_DISTRIBUTED__COMM__TLS__WORKER__KEY=$cluster/key.pem
+dask=(--protocol tls --scheduler-file "$cluster/scheduler.json"
     --no-dashboard --dashboard-address 127.0.0.1:0@INTERFACE@)
-step=(srun --exact --cpus-per-task=@CPUS@ --kill-on-bad-exit=0 --wait=0)
+step=(srun --export=ALL --exact --cpus-per-task=@CPUS@ --kill-on-bad-exit=0 --wait=0)
 log=$folder/dask-$SLURM_JOB_ID.log
 
 # the scheduler takes the task that belongs to the node of the driver; workers get the others
@@ -356,12 +355,7 @@ done
     >>"$log" 2>&1 &
 
 cat >"$cluster/cluster.yaml" <<'END'
-gmkcf:
-  kind: scheduler-file
-  path: scheduler.json
-  tls: {ca: cert.pem, cert: cert.pem, key: key.pem}
-  minimum: @WORKERS@
-  wait: 5m
+@CLUSTER@
 END
 
 # exit code 6: the store is held by a writer of which nothing is known for less than 15 minutes,

@@ -143,10 +143,12 @@ def slurm(command: tuple[str, ...], now: bool, **options: Any) -> None:
 def _slurm_options(options: dict[str, Any]) -> dict[str, Any]:
     """What is said on the command line, else in a cluster file; all that is needed is there."""
     from gmkcf_dask.cluster_config import read_config
-    from gmkcf_dask.submit import from_config, mebibytes
+    from gmkcf_dask.submit import mebibytes
+    from gmkcf_dask.submit_config import from_config
 
     path = options.pop("cluster_file")
-    said = {} if path is None else from_config(read_config(path))
+    cpus = options["cpus_per_task"]
+    said = {} if path is None else from_config(read_config(path), cpus)
     given = {name: value for name, value in options.items() if value not in (None, ())}
     if "mem_per_cpu" in given:
         given["mem_per_cpu"] = mebibytes(given["mem_per_cpu"])

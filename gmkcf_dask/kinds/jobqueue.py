@@ -7,6 +7,7 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import dask
@@ -51,21 +52,49 @@ def _in_jobs(wanted: Adaptive, processes: int) -> Adaptive:
     return Adaptive(least, most)
 
 
+@dataclass(frozen=True)
+class Shape:
+    """Of one job: its cores, how many workers, and threads and bytes (if said) of each."""
+
+    cores: int
+    processes: int
+    threads: int
+    memory: int | None
+
+
+def shape(config: ClusterConfig) -> Shape:
+    """What a file makes of a job, for whoever starts workers by it.
+
+    Dask's configuration must hold the settings of the file already.
+    """
+    asked = config.threads or 1
+    cores = int(_said(config, "cores") or asked * int(_said(config, "processes") or 1))
+    processes = int(_said(config, "processes") or max(1, cores // asked))
+    threads = config.threads or max(1, cores // processes)
+    if config.threads and cores != threads * processes:
+        raise InputError(
+            f"jobqueue.{config.system}.cores is {cores}, but {processes} workers of a job with "
+            f"gmkcf.threads {threads} each take {threads * processes}: make them agree"
+        )
+    memory, of_job = config.memory, _said(config, "memory")
+    if memory is None and of_job is not None:
+        memory = int(dask.utils.parse_bytes(str(of_job))) // processes
+    return Shape(cores, processes, threads, memory)
+
+
 def job_options(config: ClusterConfig, started: Started) -> dict[str, Any]:
     """What dask-jobqueue is told of a job; the rest it reads from its section."""
-    threads = config.threads or 1
-    cores = _said(config, "cores") or threads * (_said(config, "processes") or 1)
-    processes = _said(config, "processes") or max(1, int(cores) // threads)
-    memory = config.memory * processes if config.memory else _said(config, "memory")
-    if memory is None:
+    one = shape(config)
+    if one.memory is None:
         raise InputError(
             f"jobs need an amount of memory: give memory (of a worker) in the section gmkcf, or "
             f"jobqueue.{config.system}.memory (of a job)"
         )
     return {
-        "cores": cores,
-        "processes": processes,  # as an argument: else workers are not known to come in groups
-        "memory": str(memory),
+        "cores": one.cores,
+        # as an argument: else workers are not known to come in groups
+        "processes": one.processes,
+        "memory": str(one.memory * one.processes),
         "interface": config.interface or _said(config, "interface"),
         "local_directory": config.local_directory or _said(config, "local-directory"),
         "protocol": started.protocol,
@@ -82,8 +111,11 @@ def described(config: ClusterConfig) -> tuple[int, int, int]:
     """Workers, threads and bytes of each, as the file says."""
     options = job_options(config, Started({ENVIRONMENT: {}}, None, {}))
     processes = options["processes"]
-    memory = int(dask.utils.parse_bytes(options["memory"])) // processes
-    return bounds(config).minimum, max(1, options["cores"] // processes), memory
+    return (
+        bounds(config).minimum,
+        options["cores"] // processes,
+        int(options["memory"]) // processes,
+    )
 
 
 def job_script(config: ClusterConfig, started: Started, address: str) -> str:
@@ -98,12 +130,19 @@ def exports(settings: dict[str, Any]) -> list[str]:
     >>> exports({"distributed.worker.memory.spill": 0.7, ENVIRONMENT: {"OMP_NUM_THREADS": "1"}})
     ['export OMP_NUM_THREADS=1', 'export DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=0.7']
     """
-    variables = dict(settings[ENVIRONMENT])
-    for name, value in settings.items():
-        if name.startswith("distributed.") and not name.startswith(_NOT_EXPORTED):
-            variable = "DASK_" + name.replace(".", "__").replace("-", "_").upper()
-            variables[variable] = value if isinstance(value, str) else repr(value)
-    return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    found = settings[ENVIRONMENT] | variables(settings)
+    return [f"export {name}={shlex.quote(value)}" for name, value in found.items()]
+
+
+def variables(settings: dict[str, Any]) -> dict[str, str]:
+    """Dask's settings as variables of a process, without those that differ from one to another."""
+    return {
+        "DASK_" + name.replace(".", "__").replace("-", "_").upper(): value
+        if isinstance(value, str)
+        else repr(value)
+        for name, value in settings.items()
+        if name.startswith("distributed.") and not name.startswith(_NOT_EXPORTED)
+    }
 
 
 @contextmanager

@@ -115,12 +115,34 @@ def test_one_job_with_all_inside_on_two_nodes(slurm, problem, tmp_path):
     x, expected = problem
     folder = tmp_path / "with a space"
     folder.mkdir()
-    words = ("--nodes", 2, "--now", "--", "run", x, *OPTIONS, "--out", "out")
-    job = submitted(slurm, *words, cwd=folder)
+    words = ("--nodes", 2, "--interface", "lo", "--now", "--")
+    job = submitted(slurm, *words, "run", x, *OPTIONS, "--out", "out", cwd=folder)
     log = finished(slurm, job, folder / "out")
-    assert "2 workers at tls://" in log
+    assert "2 workers at tls://127.0.0.1:" in log
     assert outcome(folder / "out") == expected
     assert slurm.call("scontrol", "show", "job", job).count("NodeList=one,two") == 1
+
+
+def test_one_job_by_the_file_for_many(slurm, problem, tmp_path):
+    """Our file for dask-jobqueue: number, network, storage and settings are taken from it."""
+    need_package("dask_jobqueue", "pip install 'gmkcf-dask[jobqueue]'")
+    x, expected = problem
+    config = yaml.safe_load((CONFIGS / "jobqueue/slurm.yaml").read_text())
+    config["gmkcf"] |= {"workers": 2, "memory": "1GiB", "interface": "lo", "storage": "stores"}
+    config["gmkcf"]["local-directory"] = str(tmp_path)
+    config["jobqueue"]["slurm"] |= {"queue": "all", "account": None}
+    config["distributed"]["comm"] = {"timeouts": {"connect": "45s"}}
+    (tmp_path / "slurm.yaml").write_text(yaml.safe_dump(config))
+    out = tmp_path / "out"
+    words = ("--cluster", "slurm.yaml", "--now", "run", x, *OPTIONS, "--out", out)
+    said = gmkcf(slurm, "submit", "slurm", *words, cwd=tmp_path)
+    job = said.partition("\njob ")[2].split()[0]
+    log = finished(slurm, job, out)
+    assert "2 workers at tls://127.0.0.1:" in log
+    assert "workers: 2 × 1 threads × 972.0 MiB" in log
+    assert outcome(out) == expected
+    assert len(list((tmp_path / "stores").glob("*.zarr"))) == 1
+    assert not (out / "store.zarr").exists()
 
 
 def test_a_job_that_is_killed_and_then_cut_by_its_time_goes_on(slurm, problem, tmp_path):

@@ -21,8 +21,10 @@ from gmkcf_dask.cli import main
 from gmkcf_dask.cluster import WORKER_ENVIRONMENT
 from gmkcf_dask.cluster_config import parse_config
 from gmkcf_dask.errors import InputError, PlanRefused
+from gmkcf_dask.kinds.jobqueue import described
 from gmkcf_dask.plan import GIB
-from gmkcf_dask.submit import SlurmJob, from_config, slurm_script
+from gmkcf_dask.submit import SlurmJob, slurm_script
+from gmkcf_dask.submit_config import from_config
 from gmkcf_dask.submit_kubernetes import KubernetesJob, manifest
 
 CONFIGS = Path(__file__).resolve().parents[2] / "cluster_configs"
@@ -86,6 +88,19 @@ def test_every_line_for_slurm_comes_before_the_first_command():
         assert f"export {name}={value}" in lines[first:]
 
 
+def test_certificates_and_an_interface_go_together():
+    """As options of `dask scheduler` they do not: it then takes the network for chosen already."""
+    script = slurm_script(EXAMPLE)
+    assert "--interface ib0" in script
+    assert "--tls-" not in script
+    for part in ("CA_FILE", "SCHEDULER__CERT", "SCHEDULER__KEY", "WORKER__CERT", "WORKER__KEY"):
+        assert f"\nexport DASK_DISTRIBUTED__COMM__TLS__{part}=$cluster/" in script
+
+
+def test_an_example_that_is_copied_says_what_it_needs():
+    assert f"\n#   mkdir -p {EXAMPLE.folder}\n" in slurm_script(EXAMPLE)
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -93,6 +108,9 @@ def test_every_line_for_slurm_comes_before_the_first_command():
         ({"command": ("run", "x\n#SBATCH --uid=0")}, "in one line"),
         ({"prologue": ("true\n#SBATCH --uid=0",)}, "in one line"),
         ({"python": "python\nrm"}, "in one line"),
+        ({"storage": "/a\nEND\nrm"}, "in one line"),
+        ({"settings": {"DASK_X": "1\nrm"}}, "in one line"),
+        ({"environment": {"OMP_NUM_THREADS": "1\nrm"}}, "in one line"),
         ({"folder": Path("/a\n#SBATCH --uid=0")}, "cannot stand"),
         ({"folder": Path('/a"b')}, "cannot stand"),
         ({"folder": Path("/a%jb")}, "cannot stand"),
@@ -146,6 +164,93 @@ jobqueue:
         "directives": ("--qos=long",),
         "prologue": ("module load python",),
     }
+
+
+def jobqueue_file(ours="", theirs="", more=""):
+    content = f"""
+gmkcf: {{kind: jobqueue, system: slurm, workers: 8, insecure: true{ours}}}
+jobqueue: {{slurm: {{walltime: "02:00:00"{theirs}}}}}
+{more}
+"""
+    need_package("dask_jobqueue", "pip install 'gmkcf-dask[jobqueue]'")
+    return parse_config(content.encode(), Path("/shared/ann/x.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("", ", cores: 4, memory: 16GiB"),
+        ("", ", cores: 5, processes: 2, memory: 16GiB"),
+        ("", ", processes: 3, memory: 9GiB"),
+        (", threads: 2", ", cores: 4, memory: 16GiB"),
+        (", threads: 2, memory: 3GiB", ""),
+        (", memory: 3GiB", ", cores: 4"),
+    ],
+)
+def test_a_file_means_the_same_workers_for_jobs_and_for_one_job(ours, theirs):
+    config = jobqueue_file(ours, theirs)
+    with dask.config.set(config.settings):
+        workers, threads, memory = described(config)
+    found = from_config(config)
+    assert found["ntasks"] - 1 == workers
+    assert found["cpus_per_task"] == threads
+    assert found["mem_per_cpu"] * threads == memory
+    # more threads share what a worker has
+    found = from_config(config, 8)
+    assert (found["cpus_per_task"], found["mem_per_cpu"] * 8) == (8, memory)
+
+
+@pytest.mark.parametrize(
+    "theirs", [", cores: 4", ", cores: 2", ", cores: 3, processes: 2", ", cores: 4, processes: 2"]
+)
+def test_threads_and_cores_that_contradict_each_other_are_refused(theirs):
+    config = jobqueue_file(", threads: 3, memory: 3GiB", theirs)
+    with pytest.raises(InputError, match=r"cores is \d, but"):
+        from_config(config)
+    with dask.config.set(config.settings), pytest.raises(InputError, match=r"cores is \d, but"):
+        described(config)
+
+
+def test_nothing_of_a_cluster_file_is_lost():
+    settings = """
+distributed:
+  worker: {memory: {spill: 0.5}}
+  comm: {timeouts: {connect: 1 m}, require-encryption: false}
+  nanny: {pre-spawn-environ: {OMP_NUM_THREADS: 2}}
+"""
+    found = from_config(jobqueue_file(", storage: 'my stores', stall-timeout: 10m", "", settings))
+    asked = {"storage", "stall_timeout", "settings", "environment"}
+    script = slurm_script(replace(EXAMPLE, **{name: found[name] for name in asked}))
+    lines = script.splitlines()
+    for name, value in {
+        "OMP_NUM_THREADS": "2",
+        "MKL_NUM_THREADS": "1",
+        "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL": "0.5",
+        "DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE": "0.80",
+        "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "'1 m'",
+    }.items():
+        assert [line for line in lines if line.startswith(f"export {name}=")] == [
+            f"export {name}={value}"
+        ]
+    # but a job is encrypted in any case
+    encryption = [line for line in lines if "REQUIRE_ENCRYPTION" in line]
+    assert encryption[-1] == "export DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION=True"
+    inside = script.partition("<<'END'\n")[2].partition("\nEND\n")[0]
+    config = parse_config(inside.encode(), Path("/other/cluster.yaml"))
+    assert (config.storage, config.stall_timeout) == ("/shared/ann/my stores", 600)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "key"),
+    [
+        (", dashboard: true", "", "gmkcf.dashboard"),
+        ("", ", worker-extra-args: [--lifetime=1h]", "jobqueue.slurm.worker-extra-args"),
+        ("", ", job-mem: 9G", "jobqueue.slurm.job-mem"),
+    ],
+)
+def test_what_one_job_cannot_do_is_refused(ours, theirs, key):
+    with pytest.raises(InputError, match=f"{key} of the cluster file has no place"):
+        from_config(jobqueue_file(ours, theirs))
 
 
 # the command
@@ -231,7 +336,7 @@ BE_STOPPED = (
 def play(tmp_path):
     """Run the script of a job whose driver does something the first time."""
 
-    def played(first, restarts=0):
+    def played(first, restarts=0, **changed):
         bin_ = tmp_path / "bin"
         bin_.mkdir()
         programs = {
@@ -245,6 +350,7 @@ def play(tmp_path):
             (bin_ / name).write_text(text)
             (bin_ / name).chmod(0o755)
         job = replace(EXAMPLE, folder=tmp_path, cwd=tmp_path, python=str(bin_ / "python"))
+        job = replace(job, **changed)
         done = subprocess.run(
             ["bash", "-c", slurm_script(job)],
             env={
@@ -290,6 +396,15 @@ def test_a_job_that_does_not_queue_again_says_how_to_go_on(play, tmp_path, first
     found, said, out = play(first, restarts)
     assert (found, said) == (code, ["driver: --force"])
     assert out.splitlines()[-1] == f"to go on: sbatch {tmp_path}/job.sbatch"
+
+
+def test_lines_that_run_first_may_use_what_is_not_set_and_set_what_is_used(play, tmp_path):
+    need_program("openssl", "apt-get install openssl")
+    folder = tmp_path / "not there yet"
+    lines = ('[ -z "$NOT_SET" ] && export MINE=$PWD',)
+    code, said, _ = play("exit 0", folder=folder, prologue=lines, local_directory="$MINE/x")
+    assert (code, said) == (0, ["driver: --force"])
+    assert [path.name for path in folder.iterdir()] == ["dask-7.log"]
 
 
 # Kubernetes
