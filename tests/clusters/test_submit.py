@@ -282,6 +282,15 @@ def test_a_script_is_written_for_its_owner_alone(here, monkeypatch):
     assert "--resume --force \\\n" in script.read_text()
 
 
+@pytest.mark.parametrize("document", ["README.md", "docs/clusters.md"])
+def test_the_command_of_a_document_is_taken(here, document):
+    """As it stands there, but not handed in."""
+    text = (CONFIGS.parent / document).read_text().replace("\\\n", " ")
+    (words,) = set(re.findall(r"gmkcf (submit slurm --[^`\n]*?) --now\s+-- run", text))
+    code, said = run(*words.split(), "--", "run", "x.npy", "-k", 2, "--out", "run")
+    assert code == 0, said
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
