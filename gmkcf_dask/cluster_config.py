@@ -19,7 +19,6 @@ much the user's own as the job script would be.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,27 +28,20 @@ import dask
 import yaml
 
 from gmkcf_dask import cluster_values as values
-from gmkcf_dask.cluster_values import Adaptive, Connect, Reader, refuse_unknown, shown
+from gmkcf_dask.cluster_values import (
+    Adaptive,
+    Connect,
+    Reader,
+    dask_reader,
+    refuse_unknown,
+    shown,
+)
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.security import Certificates
 
 LARGEST_FILE = 1 << 20
 _DEEPEST = 20
 SECTIONS = ("gmkcf", "distributed", "jobqueue")
-# Many others would make Dask import what they name: preloads, routes, policies, environments
-_TAKEN = re.compile(
-    r"distributed\.("
-    r"worker\.(memory|lifetime|connections|transfer|http\.max_header_size)\b"
-    r"|scheduler\.(allowed-failures|bandwidth|default-task-durations|idle-timeout|worker-ttl"
-    r"|no-workers-timeout|work-stealing|work-stealing-interval|worker-saturation)$"
-    r"|comm\.(timeouts|retry|tls|require-encryption|default-scheme|compression|offload|shard"
-    r"|socket-backlog|zstd)\b"
-    r"|admin\.tick\b|deploy\.lost-worker-timeout$|nanny\.pre-spawn-environ$)"
-)
-# what the allocator and the mathematical libraries read; PYTHONPATH or LD_PRELOAD would be code
-_VARIABLE = re.compile(
-    r"(MALLOC_[A-Z_]+|(OMP|OPENBLAS|MKL|BLIS|NUMEXPR|VECLIB_MAXIMUM)_(NUM_)?THREADS|OMP_[A-Z_]+)"
-)
 
 
 @dataclass(frozen=True)
@@ -237,7 +229,13 @@ def _jobqueue_keys(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 def _walk(value: Any, known: Any, name: str, into: dict[str, Any], path: Path) -> None:
     if not isinstance(known, dict) or not known or name.endswith("environ"):
-        _refuse_code(name, value, path)
+        read = dask_reader(name)
+        if read is None:
+            raise InputError(
+                f"{path}: {name} is not taken from a file, as much of Dask's configuration can run "
+                "code: set it in Dask's own"
+            )
+        read(value, f"{path}: {name}", path.parent)
         into[name] = value
         return
     if not isinstance(value, dict):
@@ -247,23 +245,6 @@ def _walk(value: Any, known: Any, name: str, into: dict[str, Any], path: Path) -
         plain = str(key).replace("_", "-")
         refuse_unknown({plain: part}, names, str(path), name)
         _walk(part, known[names[plain]], f"{name}.{plain}", into, path)
-
-
-def _refuse_code(name: str, value: Any, path: Path) -> None:
-    if name.startswith("distributed.") and not _TAKEN.match(name):
-        raise InputError(
-            f"{path}: {name} is not taken from a file, as much of Dask's configuration can run "
-            "code: set it in Dask's own"
-        )
-    if name.endswith("environ"):
-        if not isinstance(value, dict):
-            raise InputError(f"{path}: {name} must be a section, not {shown(value)}")
-        for variable, content in value.items():
-            if not _VARIABLE.fullmatch(str(variable)) or not isinstance(content, str | int):
-                raise InputError(
-                    f"{path}: {name}.{str(variable)[:60]} is not taken from a file: it has to be a "
-                    "number for the allocator or for threads of BLAS"
-                )
 
 
 # reading

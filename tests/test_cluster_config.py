@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gmkcf_dask.cli import main
 from gmkcf_dask.cluster_config import _KEYS, _READERS, LARGEST_FILE, parse_config, read_config
-from gmkcf_dask.cluster_values import Adaptive, Connect
+from gmkcf_dask.cluster_values import _DASK, Adaptive, Connect, dask_reader
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.security import Certificates
 
@@ -160,6 +160,41 @@ def test_bounds_path_and_storage_by_url():
             )
         ),
         ("gmkcf: {kind: local}\ndistributed: {nanny: {pre-spawn-environ: 1}}", "must be a section"),
+        *(
+            (
+                f"gmkcf: {{kind: local}}\ndistributed: {{nanny: {{pre-spawn-environ: {{{one}}}}}}}",
+                "it has to be a number for the allocator or for threads of BLAS",
+            )
+            for one in (
+                "OMP_TOOL_LIBRARIES: 1",
+                "OMP_TOOL_LIBRARIES: /tmp/evil.so",
+                "OMP_DISPLAY_ENV: 1",
+                "MALLOC_TRACE: 1",
+                "MALLOC_TRIM_THRESHOLD_: lots",
+                "OMP_NUM_THREADS: true",
+                "1: 1",
+            )
+        ),
+        *(
+            (f"gmkcf: {{kind: local}}\ndistributed: {section}", sentence)
+            for section, sentence in (
+                ("{worker: {memory: {target: lots}}}", "memory.target must be a number from 0 to"),
+                ("{worker: {memory: {spill: 70}}}", "must be a number from 0 to 1, not 70"),
+                ("{worker: {memory: {pause: true}}}", "must be a number from 0 to 1, not True"),
+                ("{worker: {memory: {max-spill: much}}}", "must be an amount of memory"),
+                ("{worker: {memory: {monitor-interval: }}}", "must be a time such as"),
+                ("{worker: {lifetime: {restart: 1}}}", "must be true or false"),
+                ("{worker: {connections: {outgoing: many}}}", "must be a number from 1"),
+                ("{scheduler: {allowed-failures: -1}}", "must be a whole number from 0"),
+                ("{scheduler: {worker-ttl: soon}}", "worker-ttl must be a time"),
+                ("{comm: {timeouts: {connect: [1]}}}", "must be a time"),
+                ("{comm: {tls: {ca-file: 3}}}", "must be a text in one line"),
+                ("{comm: {tls: {min-version: 1.1}}}", "must be one of 1.2, 1.3, not 1.1"),
+                ("{comm: {default-scheme: ucx}}", "must be one of tcp, tls"),
+                ("{comm: {compression: best}}", "must be one of auto"),
+                ("{comm: {zstd: {level: 23}}}", "must be a whole number from 1 to 22"),
+            )
+        ),
     ],
 )
 def test_what_is_wrong_is_said(text, sentence):
@@ -167,6 +202,43 @@ def test_what_is_wrong_is_said(text, sentence):
         parse(text)
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 600
+
+
+def test_all_that_dask_sets_itself_is_fit():
+    """The values that Dask comes with are values it can read: no reader may refuse one."""
+    import distributed  # noqa: F401  # brings its defaults
+
+    defaults = dask.config.merge(*dask.config.defaults)["distributed"]
+    known = set()
+
+    def walk(value, name):
+        read = dask_reader(name)
+        if isinstance(value, dict) and read is None:
+            for key, part in value.items():
+                walk(part, f"{name}.{str(key).replace('_', '-')}")
+        elif read is not None:
+            known.add(name)
+            read(value, name, Path())
+
+    walk(defaults, "distributed")
+    assert {f"distributed.{name}" for name in _DASK} == known
+
+
+def test_what_dask_can_switch_off():
+    settings = parse(
+        "gmkcf: {kind: local}\n"
+        "distributed:\n"
+        "  worker: {memory: {spill: false, max-spill: 10GB}, lifetime: {duration: 1 hour}}\n"
+        "  scheduler: {worker-saturation: .inf, idle-timeout: null, worker-ttl: 60}\n"
+    ).settings
+    assert settings == {
+        "distributed.worker.memory.spill": False,
+        "distributed.worker.memory.max-spill": "10GB",
+        "distributed.worker.lifetime.duration": "1 hour",
+        "distributed.scheduler.worker-saturation": float("inf"),
+        "distributed.scheduler.idle-timeout": None,
+        "distributed.scheduler.worker-ttl": 60,
+    }
 
 
 def test_no_file_or_too_large(tmp_path):

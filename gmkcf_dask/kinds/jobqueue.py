@@ -8,12 +8,13 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import dask
 
 from gmkcf_dask.cluster_config import ClusterConfig
-from gmkcf_dask.cluster_values import Adaptive
+from gmkcf_dask.cluster_values import Adaptive, dask_reader
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.kinds.started import ENVIRONMENT, Started, not_installed, not_started
 
@@ -218,7 +219,12 @@ def _scheduler_options(config: ClusterConfig) -> dict[str, Any]:
 
 def _said(config: ClusterConfig, key: str) -> Any:
     """By the section of the batch system; the file's is in Dask's configuration by now."""
-    return dask.config.get(f"jobqueue.{config.system}.{key}", None)
+    name = f"jobqueue.{config.system}.{key}"
+    value = dask.config.get(name, None)
+    read = None if isinstance(value, dict) else dask_reader(name)
+    if read is not None:  # what is not from the file was not looked at
+        read(value, f"Dask's configuration: {name}", Path())
+    return value
 
 
 def scheduler_interface(config: ClusterConfig) -> tuple[str | None, str | None]:

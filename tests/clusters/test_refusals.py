@@ -125,6 +125,37 @@ def test_old_and_dangerous_keys_of_jobqueue(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("cores: four", "slurm.cores must be a number from 1 to 100,000, not 'four'"),
+        ('cores: "4"', "slurm.cores must be a number from 1"),
+        ("processes: two", "slurm.processes must be a number from 1"),
+        ("memory: lots", "slurm.memory must be an amount of memory such as 4GiB, not 'lots'"),
+        ("walltime: 12:00:00", 'slurm.walltime must be in quotes, such as "12:00:00", not 43200'),
+        ("local-directory: a b", "slurm.local-directory must be a path or a name without spaces"),
+        ("queue: 7", "slurm.queue must be a text in one line, not 7"),
+        ("job-script-prologue: module load x", "must be a list of texts"),
+        ("job-extra-directives: [1]", "must be a list of texts"),
+        ("death-timeout: never", "must be a time"),
+        ("scheduler-options: {port: high}", "must be a whole number from 0 to 65,535"),
+    ],
+)
+def test_wrong_values_of_jobqueue(line, sentence, tmp_path):
+    need_package("dask_jobqueue", INSTALL)
+    text = JOBS % ", interface: lo" + f"jobqueue: {{slurm: {{{line}}}}}\n"
+    assert sentence in refused(tmp_path, text, code=2)
+
+
+def test_wrong_values_of_jobqueue_in_dasks_own_configuration(tmp_path):
+    need_package("dask_jobqueue", INSTALL)
+    import dask
+
+    with dask.config.set({"jobqueue.slurm.cores": "four"}):
+        sentence = refused(tmp_path, JOBS % ", interface: lo", code=2)
+    assert "Dask's configuration: jobqueue.slurm.cores must be a number from 1" in sentence
+
+
+@pytest.mark.parametrize(
     ("kind", "module", "more"),
     [
         ("jobqueue", "dask_jobqueue", "system: slurm, workers: 1, memory: 1GiB, interface: lo"),
