@@ -32,10 +32,10 @@ from gmkcf_dask.cluster_values import (
     Adaptive,
     Connect,
     Reader,
-    dask_reader,
     refuse_unknown,
     shown,
 )
+from gmkcf_dask.dask_values import dask_reader
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.security import Certificates
 
@@ -147,6 +147,8 @@ def parse_config(content: bytes, path: Path) -> ClusterConfig:
         said["certificates"] = said.pop("tls")
     if "workers" in said and "adaptive" in said:
         raise InputError(f"{path}: gmkcf has workers and adaptive: say one of them")
+    if "certificates" in said and said.get("insecure"):
+        raise InputError(f"{path}: gmkcf has tls and insecure: say one of them")
     return ClusterConfig(kind, **said, settings=_dask_settings(found, path))
 
 

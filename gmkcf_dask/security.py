@@ -116,17 +116,25 @@ class Certificates:
     key: Path
 
 
-def certificates(ca: Path | None, cert: Path | None, key: Path | None) -> Certificates | None:
-    """All three, tried out, or none; one sentence on what is missing or does not fit."""
-    given = {"--tls-ca": ca, "--tls-cert": cert, "--tls-key": key}
+TLS_OPTIONS = ("--tls-ca", "--tls-cert", "--tls-key")
+
+
+def certificates(
+    ca: Path | None, cert: Path | None, key: Path | None, names: tuple[str, ...] = TLS_OPTIONS
+) -> Certificates | None:
+    """All three, tried out, or none; one sentence on what is missing or does not fit.
+
+    `names` are those under which a user gave them.
+    """
+    given = dict(zip(names, (ca, cert, key), strict=True))
     missing = [option for option, path in given.items() if path is None]
     if len(missing) == len(given):
         return None
     if ca is None or cert is None or key is None:
         raise InputError(f"TLS needs three files, {', '.join(given)}: add {', '.join(missing)}")
-    for option, path in (("--tls-ca", ca), ("--tls-cert", cert), ("--tls-key", key)):
+    for name, path in zip(names, (ca, cert, key), strict=True):
         if not path.is_file():
-            raise InputError(f"{option} {path} is not a file: give one in PEM form")
+            raise InputError(f"{name} {path} is not a file: give one in PEM form")
     found = Certificates(ca, cert, key)
     try:
         ends = [_context(found, purpose) for purpose in ssl.Purpose]

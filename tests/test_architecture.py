@@ -16,6 +16,7 @@ ORDER = [
     ["files", "events", "graph", "locations", "plan", "security", "traffic", "versions"],
     ["cluster_tls"],
     ["cluster_values"],
+    ["dask_values"],
     ["cluster_config"],
     ["corpus"],
     ["kernels"],

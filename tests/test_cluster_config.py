@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from gmkcf_dask.cli import main
 from gmkcf_dask.cluster_config import _KEYS, _READERS, LARGEST_FILE, parse_config, read_config
-from gmkcf_dask.cluster_values import _DASK, Adaptive, Connect, dask_reader
+from gmkcf_dask.cluster_values import Adaptive, Connect
+from gmkcf_dask.dask_values import _DASK, dask_reader
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.security import Certificates
 
@@ -102,6 +103,11 @@ def test_bounds_path_and_storage_by_url():
         (
             "gmkcf: {kind: local, workers: 1, adaptive: {minimum: 1, maximum: 2}}",
             "has workers and adaptive: say one of them",
+        ),
+        (
+            "gmkcf: {kind: address, address: 'tls://h:1', insecure: true, "
+            "tls: {ca: a, cert: b, key: c}}",
+            "has tls and insecure: say one of them",
         ),
         ("gmkcf: {kind: jobqueue, system: [slurm]}", "must be one of slurm, pbs, .* not a list"),
         ("gmkcf: {kind: mpi, workers: 3}", "no key 'workers' in gmkcf"),
@@ -370,6 +376,76 @@ def test_a_plan_of_a_cluster_that_is_not_started(features, tmp_path):
         "runs on: 6 workers"
         in gmkcf("plan", features, "-k", 2, "--cluster", file, "--workers", 3).output
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "sentence"),
+    [
+        ("kind: ssh, hosts: [a, b, c], workers: 2, minimum: 5", (), "never more than 4 come"),
+        ("kind: ssh, hosts: [a, b, c], workers: 3, minimum: 5", (), None),
+        ("kind: ssh, hosts: [a, b, c], workers: 8, minimum: 5", ("--workers", 1), None),
+    ],
+)
+def test_nobody_waits_for_more_workers_than_come(text, words, sentence, features, tmp_path):
+    file = tmp_path / "cluster.yaml"
+    file.write_text(f"gmkcf: {{{text}, memory: 1GiB}}\n")
+    found = gmkcf("plan", features, "-k", 2, "--cluster", file, *words)
+    assert found.exit_code == (0 if sentence is None else 2), found.output
+    assert sentence is None or sentence in found.output
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "sentence"),
+    [
+        ("kind: mpi, interface: lo, memory: 1GiB", ("--workers", 3), "--workers is not for"),
+        (
+            "kind: address, address: 'tls://h:1', tls: {ca: ca.pem, cert: c.pem, key: k.pem}",
+            ("--insecure",),
+            "--insecure and certificates do not go together",
+        ),
+    ],
+)
+def test_options_that_would_do_nothing(text, word, sentence, features, tmp_path, monkeypatch):
+    monkeypatch.setattr("gmkcf_dask.security.certificates", lambda *_: "three files that fit")
+    file = tmp_path / "cluster.yaml"
+    file.write_text(f"gmkcf: {{{text}}}\n")
+    found = gmkcf("run", features, "-k", 2, "--out", tmp_path / "no", "--cluster", file, *word)
+    assert found.exit_code == 2
+    assert sentence in found.output
+    assert not (tmp_path / "no").exists()
+
+
+def test_certificates_that_are_missing_are_named_as_the_file_does(features, tmp_path):
+    file = tmp_path / "cluster.yaml"
+    file.write_text(
+        "gmkcf: {kind: address, address: 'tls://h:1', "
+        "tls: {ca: certificates/ca.pem, cert: c.pem, key: k.pem}}\n"
+    )
+    found = gmkcf("plan", features, "-k", 2, "--cluster", file)
+    assert found.exit_code == 2
+    missing = tmp_path / "certificates" / "ca.pem"
+    assert found.output.startswith(f"error: {file}: gmkcf.tls.ca {missing} is not a file")
+
+
+def test_a_store_of_another_run_is_not_replaced(features, tmp_path):
+    """Two runs of one name have their kernels at one place of the storage."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text("gmkcf: {kind: threads, storage: stores}\n")
+    common = ("-k", 2, "--max-iter", 2, "--cluster", file, "--overwrite")
+    first = ("run", features, *common, "--kernels", "linear,cosine", "--out", tmp_path / "a/run")
+    assert gmkcf(*first).exit_code == 0
+    manifest = (tmp_path / "stores/run.zarr/manifest.json").read_bytes()
+    second = ("run", features, *common, "--kernels", "linear,rbf_1", "--out")
+    found = gmkcf(*second, tmp_path / "b/run")
+    assert found.exit_code == 2
+    assert "so it may be another run's" in found.output
+    assert (tmp_path / "stores/run.zarr/manifest.json").read_bytes() == manifest
+    # its own run may replace it, whether that had one kernel or all
+    assert gmkcf(*second, tmp_path / "a/run").exit_code == 0
+    assert (tmp_path / "stores/run.zarr/manifest.json").read_bytes() != manifest
+    every = ("--method", "kkm", "--kernel", "all")
+    assert gmkcf(*second, tmp_path / "a/run", *every).exit_code == 0
+    assert gmkcf(*first).exit_code == 0
 
 
 def test_a_bad_file_is_told_before_any_work(features, tmp_path):

@@ -22,6 +22,7 @@ from gmkcf_dask.cli.options import (
     kernel_options,
     normalization_option,
     open_place,
+    refuse_foreign_store,
     text_options,
 )
 from gmkcf_dask.cli.report import report_many, report_one, showing_notes, showing_progress
@@ -163,6 +164,8 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
     if resume and _finished(out, find_store(path, request), method, kernels, options):
         return
     replace = overwrite and store is None and workflow.is_other_store(path, request)
+    if replace:
+        refuse_foreign_store(out, path)
 
     def planned(place: Any) -> Any:
         used = None if replace else path

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from gmkcf_dask.graph import STALL_SECONDS
 from gmkcf_dask.plan import STORED_BYTES
+
+if TYPE_CHECKING:
+    from gmkcf_dask.cluster_config import ClusterConfig
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -290,17 +293,44 @@ def asked_place(options: dict[str, Any]) -> Any:
     tls = certificates(options["tls_ca"], options["tls_cert"], options["tls_key"])
     if tls is None and said.certificates is not None:
         files = said.certificates
-        tls = certificates(files.ca, files.cert, files.key)
+        names = tuple(f"{where}: gmkcf.tls.{part}" for part in ("ca", "cert", "key"))
+        tls = certificates(files.ca, files.cert, files.key, names)
+    _refuse_unused(options, said, encrypted=tls is not None)
     return replace(
         said,
         workers=options["workers"] or said.workers,
         adaptive=None if options["workers"] else said.adaptive,
+        minimum=_minimum(options["workers"], said),
         memory=options["memory"] or said.memory,
         certificates=tls,
         insecure=options["insecure"] or said.insecure,
         dashboard=options["dashboard"] or said.dashboard,
         stall_timeout=options["stall_timeout"] or said.stall_timeout,
     )
+
+
+def _minimum(workers: int | None, said: ClusterConfig) -> int | None:
+    """Workers to wait for: as the file says, but no more than `--workers` lets come."""
+    if workers is None or said.minimum is None:
+        return said.minimum
+    hosts = max(1, len(said.hosts) - 1)  # the first has the scheduler
+    return min(said.minimum, workers * hosts)
+
+
+def _refuse_unused(options: dict[str, Any], said: ClusterConfig, *, encrypted: bool) -> None:
+    """An option that would not do what it says is better said than ignored."""
+    from gmkcf_dask.errors import InputError
+
+    if options["workers"] and said.kind == "mpi":
+        raise InputError(
+            "--workers is not for a cluster of kind mpi, whose processes are there already: start "
+            "two more than that with mpirun -n"
+        )
+    if options["insecure"] and encrypted:
+        raise InputError(
+            "--insecure and certificates do not go together: leave the option out, or the "
+            "certificates (tls in a cluster file)"
+        )
 
 
 def default_store(options: dict[str, Any], out: Path) -> Path:
@@ -310,8 +340,37 @@ def default_store(options: dict[str, Any], out: Path) -> Path:
 
     storage = asked_place(options).storage
     if not storage:
-        return out / "store.zarr"
+        return _store_inside(out)
     return location(f"{storage.rstrip('/')}/{absolute(out).name}.zarr")
+
+
+def _store_inside(out: Path) -> Path:
+    return out / "store.zarr"
+
+
+def refuse_foreign_store(out: Path, store: Path) -> None:
+    """A store in the storage of a cluster file is replaced only where its run is, too.
+
+    Runs of the same name in other folders have theirs under the same name.
+    """
+    from gmkcf_dask.errors import InputError
+    from gmkcf_dask.files import names_in, resolved
+    from gmkcf_dask.redact import redacted
+    from gmkcf_dask.results.run import read_result
+
+    if str(store) == str(_store_inside(out)):
+        return
+    path = redacted(str(resolved(store)))
+    own = False
+    for folder in (out, *(out / name for name in names_in(out))):  # one for each of many kernels
+        with suppress(InputError):  # no run, or one that did not come to its end
+            own = own or read_result(folder)["store"] == path
+    if not own:
+        raise InputError(
+            f"{store} holds kernels of other data or parameters, and no results in {out} come from "
+            "it, so it may be another run's: choose another name for --out, give --store, or "
+            "remove it"
+        )
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from typing import Any
 import dask
 
 from gmkcf_dask.cluster_config import ClusterConfig
-from gmkcf_dask.cluster_values import Adaptive, dask_reader
+from gmkcf_dask.cluster_values import Adaptive
+from gmkcf_dask.dask_values import dask_reader
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.kinds.started import ENVIRONMENT, Started, not_installed, not_started
 
@@ -81,6 +82,11 @@ def shape(config: ClusterConfig) -> Shape:
     if memory is None and of_job is not None:
         memory = int(dask.utils.parse_bytes(str(of_job))) // processes
     return Shape(cores, processes, threads, memory)
+
+
+def most_workers(config: ClusterConfig) -> int:
+    """That whole jobs bring."""
+    return _in_jobs(bounds(config), shape(config).processes).maximum
 
 
 def job_options(config: ClusterConfig, started: Started) -> dict[str, Any]:

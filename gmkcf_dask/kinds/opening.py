@@ -69,6 +69,7 @@ def open_config(
         return
     with ExitStack() as stack:
         stack.enter_context(dask.config.set(config.settings))
+        _refuse_to_wait_for_ever(config, only_describe=only_describe)
         before = _described(config)
         if before is not None:
             if only_describe:
@@ -121,6 +122,25 @@ def _described(config: ClusterConfig) -> Resources | None:
     else:
         return None
     return Resources(Runner(), n, threads, memory, what)
+
+
+def _refuse_to_wait_for_ever(config: ClusterConfig, *, only_describe: bool) -> None:
+    """Refuse a minimum that the cluster never has."""
+    if config.minimum is None:
+        return
+    if config.kind == "jobqueue":
+        most = jobqueue.most_workers(config)
+    elif config.kind == "ssh":
+        most = ssh.n_workers(config)
+    elif only_describe:
+        return  # of mpi nothing is known before
+    else:
+        most = mpi.n_workers()
+    if config.minimum > most:
+        raise InputError(
+            f"the cluster file wants minimum {config.minimum:,} workers before work begins, but "
+            f"never more than {most:,} come: give a smaller minimum, or more workers"
+        )
 
 
 def _waiting(config: ClusterConfig) -> tuple[Waiting, str]:

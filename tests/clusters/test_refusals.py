@@ -105,6 +105,15 @@ def test_jobs_that_do_not_start(answer, sentence, tmp_path, monkeypatch):
         assert "7" in (tmp_path / "cancelled").read_text().split()
 
 
+def test_more_workers_than_jobs_bring(tmp_path):
+    need_package("dask_jobqueue", INSTALL)
+    sentence = "wants minimum 5 workers before work begins, but never more than 4 come"
+    for many in ("workers: 3", "adaptive: {minimum: 1, maximum: 3}"):
+        text = JOBS.replace("workers: 2", many) % ", interface: lo, minimum: 5"
+        text += "jobqueue: {slurm: {cores: 2}}\n"  # workers come in pairs
+        assert sentence in refused(tmp_path, text, code=2)
+
+
 def test_jobs_without_memory_or_number(tmp_path):
     need_package("dask_jobqueue", INSTALL)
     text = "gmkcf: {kind: jobqueue, system: slurm, interface: lo, %s}"
