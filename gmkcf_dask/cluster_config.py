@@ -123,6 +123,16 @@ def read_config(path: Path) -> ClusterConfig:
     return parse_config(_content(path), path)
 
 
+def kind_said(path: Path) -> str | None:
+    """The kind that a file names, whatever else is wrong with it; None where it cannot be read."""
+    try:
+        ours = _load(_content(path), path).get("gmkcf")
+    except InputError:
+        return None
+    kind = ours.get("kind") if isinstance(ours, dict) else None
+    return kind if isinstance(kind, str) else None
+
+
 def parse_config(content: bytes, path: Path) -> ClusterConfig:
     """The same from the content of a file; `path` is for sentences and relative paths."""
     found = _load(content, path)

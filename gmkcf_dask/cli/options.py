@@ -54,12 +54,15 @@ def _as_member(command: _F) -> _F:
 
     @wraps(command)
     def run(*args: Any, **options: Any) -> Any:
-        place = asked_place(options)
-        if place.kind != "mpi":
+        from gmkcf_dask.cluster_config import is_config_path, kind_said
+
+        where: str | None = options["cluster"]
+        if where is None or not is_config_path(where) or kind_said(Path(where)) != "mpi":
+            asked_place(options)  # what is wrong with it is said before any work
             return command(*args, **options)
         from gmkcf_dask.kinds.mpi import mpi_member
 
-        with mpi_member(place) as drives:
+        with mpi_member(lambda: asked_place(options)) as drives:
             return command(*args, **options) if drives else None
 
     return cast(_F, run)

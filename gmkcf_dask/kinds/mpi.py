@@ -7,10 +7,11 @@ has ended, whichever way it did.
 from __future__ import annotations
 
 import logging
+import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import dask
 
@@ -19,6 +20,7 @@ from gmkcf_dask.cluster_config import ClusterConfig
 from gmkcf_dask.errors import GmkcfError, InputError
 from gmkcf_dask.kinds.started import (
     ENVIRONMENT,
+    Started,
     directory_here,
     is_loopback_interface,
     not_installed,
@@ -27,42 +29,80 @@ from gmkcf_dask.kinds.started import (
 )
 
 _SMALLEST = 3
+_T = TypeVar("_T")
 
 
 @contextmanager
-def mpi_member(config: ClusterConfig) -> Iterator[bool]:
-    """Take part in an MPI job: True on the rank that drives, False on others once all is over."""
+def mpi_member(look: Callable[[], ClusterConfig]) -> Iterator[bool]:
+    """Take part in an MPI job: True on the rank that drives, False on others once all is over.
+
+    `look` reads what the cluster is to be. On every rank by itself: files, interfaces and variables
+    may differ from node to node.
+    """
     world = _world()
+    config, started, directory = _together(world, lambda: _ready(world, look))
+    options = {
+        "interface": config.interface,
+        "protocol": started.protocol,
+        "nthreads": config.threads or 1,
+        "memory_limit": config.memory or "auto",
+        "local_directory": directory,
+        "worker_class": "distributed.Nanny",  # for the environment of the worker
+        "worker_options": {"dashboard": False, "dashboard_address": "127.0.0.1:0"},
+        **started.page,
+    }
+    # what fails is told to the user by the driver, in one sentence
+    quiet = {ENVIRONMENT: started.settings[ENVIRONMENT] | {"DASK_LOGGING__DISTRIBUTED": "critical"}}
+    with dask.config.set(started.settings | quiet):
+        if not _serve(world, options):
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            _shut_down(config)
+
+
+def _ready(
+    world: Any, look: Callable[[], ClusterConfig]
+) -> tuple[ClusterConfig, Started, str | None]:
+    """All that can be known to be wrong before one rank waits for another."""
+    config = look()
     if world.Get_size() < _SMALLEST:
         raise InputError(
             f"a cluster of kind mpi needs {_SMALLEST} processes or more, for the scheduler, the "
             f"driver and workers, and there is {world.Get_size()}: start with mpirun -n N gmkcf ..."
         )
     with dask.config.set(config.settings):
-        # all that can be known to be wrong is found on every rank, before one waits for another
         started = prepare(config, only_loopback=is_loopback_interface(config.interface))
-        options = {
-            "interface": config.interface,
-            "protocol": started.protocol,
-            "nthreads": config.threads or 1,
-            "memory_limit": config.memory or "auto",
-            "local_directory": directory_here(config),
-            "worker_class": "distributed.Nanny",  # for the environment of the worker
-            "worker_options": {"dashboard": False, "dashboard_address": "127.0.0.1:0"},
-            **started.page,
-        }
-        # what fails is told to the user by the driver, in one sentence
-        quiet = {
-            ENVIRONMENT: started.settings[ENVIRONMENT] | {"DASK_LOGGING__DISTRIBUTED": "critical"}
-        }
-        with dask.config.set(started.settings | quiet):
-            if not _serve(world, options):
-                yield False
-                return
-            try:
-                yield True
-            finally:
-                _shut_down(config)
+        return config, started, directory_here(config)
+
+
+def _together(world: Any, work: Callable[[], _T]) -> _T:
+    """What some work gives on this rank, once it is well on all of them.
+
+    Where it is not, the first rank that it fails on says why and all end: one that went on would
+    wait for the others for ever.
+    """
+    found: _T | None = None
+    error: Exception | None = None
+    try:
+        found = work()
+    except Exception as raised:  # noqa: BLE001  # raised again, once the others know
+        error = raised
+    code = None if error is None else getattr(error, "exit_code", 1)
+    codes: list[int | None] = world.allgather(code)
+    failed = [rank for rank, code in enumerate(codes) if code is not None]
+    if not failed:
+        return cast(_T, found)
+    if failed[0] != world.Get_rank():
+        raise SystemExit(codes[failed[0]])
+    assert error is not None
+    if isinstance(error, InputError) and len(failed) < len(codes):
+        where = f"rank {failed[0]} on {socket.gethostname()}"
+        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+        raise InputError(f"{where}{more}: {error}") from error
+    raise error
 
 
 @contextmanager

@@ -27,9 +27,14 @@ def mpiexec():
     return str(found)
 
 
-def under(mpiexec, processes, words):
+def under(mpiexec, processes, words, without=""):
+    """The command under mpiexec; its first process may be without a variable of ours."""
+    gmkcf = [sys.executable, "-m", "gmkcf_dask.cli", *words]
+    ranks = ["-n", str(processes), *gmkcf]
+    if without:
+        ranks = ["-n", "1", "env", "-u", without, *gmkcf, ":", "-n", str(processes - 1), *gmkcf]
     return subprocess.Popen(
-        [mpiexec, "-n", str(processes), sys.executable, "-m", "gmkcf_dask.cli", *words],
+        [mpiexec, *ranks],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -81,6 +86,36 @@ def test_bad_input_ends_every_rank(mpiexec, tmp_path):
     assert nobody_is_left(str(tmp_path / "out"))
 
 
+def test_what_is_wrong_on_one_rank_ends_all_of_them(mpiexec, tmp_path, monkeypatch):
+    """The others must not wait for it."""
+    monkeypatch.setenv("SOMEWHERE", str(tmp_path))
+    words = command(tmp_path, mpi_file(tmp_path, local_directory="$SOMEWHERE"))
+    code, said = ends(under(mpiexec, 3, words, without="SOMEWHERE"), 60)
+    assert code == 2, said
+    assert said.count("error: ") == 1, said
+    assert "error: rank 0 on " in said
+    assert "local-directory $SOMEWHERE names a variable that is not set here" in said
+    assert nobody_is_left(str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"interface": "ib77"}, "no network interface 'ib77'"),
+        ({"tls": "{ca: no.pem, cert: no.pem, key: no.pem}"}, "gmkcf.tls.ca"),
+        ({"memroy": "1GiB"}, "did you mean memory?"),
+    ],
+)
+def test_what_is_wrong_on_all_ranks_is_said_once(more, sentence, mpiexec, tmp_path):
+    text = {"kind": "mpi", "interface": "lo", "memory": "1GiB"} | more
+    lines = "".join(f"  {key}: {value}\n" for key, value in text.items())
+    (tmp_path / "mpi.yaml").write_text(f"gmkcf:\n{lines}")
+    code, said = ends(under(mpiexec, 3, command(tmp_path, tmp_path / "mpi.yaml")), 60)
+    assert code == 2, said
+    assert said.count("error: ") == 1, said
+    assert sentence in said
+
+
 def test_a_signal_ends_every_rank_and_leaves_a_checkpoint(mpiexec, tmp_path):
     more = ("--tol", 0, "--max-iter", 5000, "--checkpoint-every", 1)
     features(tmp_path)
@@ -96,6 +131,7 @@ def test_too_few_processes(mpiexec, tmp_path):
     code, said = ends(under(mpiexec, 2, command(tmp_path, mpi_file(tmp_path))), 60)
     assert code == 2, said
     assert "needs 3 processes or more" in said
+    assert said.count("error: ") == 1, said
 
 
 def test_without_mpirun(mpiexec, tmp_path):
