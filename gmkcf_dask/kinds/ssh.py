@@ -127,6 +127,11 @@ async def _try(host: str, python: str, options: dict[str, Any]) -> str:
             f"the host key of {host} is not the one in {options['known_hosts']} ({error.reason}): "
             "log in by ssh once and see why"
         )
+    except asyncssh.KeyImportError as error:
+        return (
+            f"a key of connect.client-keys cannot be used ({error}): give a private key without a "
+            "password, or leave client-keys out and let an agent have it (ssh-add)"
+        )
     except (asyncssh.Error, OSError, TimeoutError) as error:
         why = error or type(error).__name__
         return f"cannot log in to {host} by ssh ({why}): check hosts and connect"

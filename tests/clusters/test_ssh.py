@@ -49,6 +49,8 @@ def ssh_server(folder):
     ours.write_private_key(folder / "client")
     ours.write_public_key(folder / "authorized")
     strange.write_private_key(folder / "strange")
+    ours.write_private_key(folder / "locked", "pkcs8-pem", passphrase="secret")
+    (folder / "broken").write_text("no key\n")
     loop = asyncio.new_event_loop()
     ready, port = threading.Event(), []
 
@@ -156,6 +158,13 @@ def test_no_file_with_host_keys(server, tmp_path):
 def test_a_key_that_is_not_let_in(server, tmp_path):
     sentence = refused(tmp_path, config(server, key="strange"), code=2)
     assert "cannot log in to 127.0.0.1 by ssh (Permission denied" in sentence
+
+
+@pytest.mark.parametrize("key", ["locked", "broken"])
+def test_a_key_that_cannot_be_used(key, server, tmp_path):
+    sentence = refused(tmp_path, config(server, key=key), code=2)
+    assert "a key of connect.client-keys cannot be used (" in sentence
+    assert "let an agent have it (ssh-add)" in sentence
 
 
 def test_a_host_that_does_not_answer(server, tmp_path):
