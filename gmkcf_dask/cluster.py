@@ -19,7 +19,7 @@ import dask
 import psutil
 
 from gmkcf_dask.blas import cores
-from gmkcf_dask.cluster_tls import default_scheme, reason_of, security_for, security_of
+from gmkcf_dask.cluster_tls import default_scheme, pages, reason_of, security_for, security_of
 from gmkcf_dask.cluster_values import Adaptive
 from gmkcf_dask.errors import ClusterError, InputError
 from gmkcf_dask.graph import STALL_SECONDS, Runner, ignore_interrupts, pin_worker_threads
@@ -298,6 +298,7 @@ def local_cluster(
             f"127.0.0.1:{port}",
             f"localhost:{port}",
         ],
+        **pages(dashboard=access.dashboard),
     }
     start = partial(
         LocalCluster,
@@ -308,7 +309,6 @@ def local_cluster(
         host="127.0.0.1",
         protocol="tcp://" if security is None else "tls://",
         security=security,
-        # without a dashboard a health page remains
         dashboard_address=f"127.0.0.1:{port}",
         scheduler_kwargs={"dashboard": access.dashboard},
         # a failed task is told to the user by the driver, in one sentence

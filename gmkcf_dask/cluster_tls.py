@@ -1,4 +1,4 @@
-"""TLS in Dask's words: what clients and members of a cluster show, and ask for."""
+"""What clients and members of a cluster show, ask for, and serve to others, in Dask's words."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gmkcf_dask.redact import redacted
 from gmkcf_dask.security import Certificates
 
 _ROLES = ("client", "scheduler", "worker")
+_HEALTH = "distributed.http.health"
 _MEND = "give --tls-ca, --tls-cert and --tls-key, or set distributed.comm.tls in Dask's "
 _MEND += "configuration"
 
@@ -41,6 +42,16 @@ def _paths(files: Certificates) -> tuple[str, str, str]:
     """For processes in other folders; links stay, they may lead elsewhere on other machines."""
     ca, cert, key = map(os.path.abspath, (files.ca, files.cert, files.key))
     return ca, cert, key
+
+
+def pages(*, dashboard: bool) -> dict[str, list[str]]:
+    """Dask's settings for what scheduler and workers serve by HTTP.
+
+    Without a dashboard Dask still serves tables, logs, call stacks, metrics and a proxy, to all who
+    can ask: of these only a page stays that says ok.
+    """
+    scheduler = {} if dashboard else {"distributed.scheduler.http.routes": [_HEALTH]}
+    return {**scheduler, "distributed.worker.http.routes": [_HEALTH]}
 
 
 def security_for(address: str, files: Certificates | None) -> Any:

@@ -89,6 +89,7 @@ def dask_processes(folder, n_workers, certificates=None):
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "scheduler.json"
     words = ["--scheduler-file", str(file), "--interface", "lo", "--no-dashboard"]
+    words += ["--dashboard-address", "127.0.0.1:0"]
     settings = folder / "dask"
     settings.mkdir()
     shutil.copy(CONFIGS / "workers.yaml", settings)

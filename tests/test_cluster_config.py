@@ -344,6 +344,46 @@ def test_settings_of_the_file_reach_the_workers(features, tmp_path, monkeypatch)
     assert json.dumps(dask.config.config, default=str, sort_keys=True) == before
 
 
+@pytest.mark.parametrize("dashboard", [False, True])
+def test_without_a_dashboard_only_the_health_page_is_served(dashboard):
+    from gmkcf_dask.kinds.opening import open_config
+
+    def answers(where):
+        import urllib.error
+        import urllib.request
+
+        try:
+            return urllib.request.urlopen(where, timeout=10).status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    def port_of(dask_worker):
+        return dask_worker.http_server.port
+
+    text = f"gmkcf: {{kind: local, workers: 1, memory: 1GiB, dashboard: {str(dashboard).lower()}}}"
+    with open_config(parse(text), 10) as resources:
+        client = resources.runner.client
+        (worker,) = client.run(port_of).values()
+        scheduler = client.scheduler_info(n_workers=0)["services"]["dashboard"]
+        for port, others in ((scheduler, 200 if dashboard else 404), (worker, 404)):
+            here = f"http://127.0.0.1:{port}"
+            assert answers(f"{here}/health") == 200
+            pages = ["metrics"]
+            if port == scheduler:
+                pages += ["json/identity.json", "info/main/workers.html"]
+            assert {answers(f"{here}/{page}") for page in pages} == {others}
+
+
+def test_a_default_stands_for_a_variable_that_is_not_set(monkeypatch):
+    from gmkcf_dask.kinds.started import directory_here
+
+    found = parse("gmkcf: {kind: local, local-directory: '${SOMEWHERE:-/tmp}/me'}")
+    monkeypatch.delenv("SOMEWHERE", raising=False)
+    assert directory_here(found) == "/tmp/me"
+    monkeypatch.setenv("SOMEWHERE", "/fast")
+    assert directory_here(found) == "/fast/me"
+
+
 def test_bounds_threads_and_folder_of_local_workers(tmp_path, monkeypatch):
     from gmkcf_dask.kinds.opening import open_config
 

@@ -83,8 +83,8 @@ cluster_options = _options(
         metavar="threads|local|ADDRESS|FILE.yaml",
         help="Where work runs: threads of this process, worker processes on this machine, the "
         "address of a Dask scheduler, or a file that describes a cluster (cluster_configs/ has one "
-        "for every kind); options given here win over the file.  [default: local "
-        "from 5,000 samples, threads below]",
+        "for every kind, share/gmkcf_dask/cluster_configs of an installed package); options given "
+        "here win over the file.  [default: local from 5,000 samples, threads below]",
     ),
     click.option(
         "--workers",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -20,8 +22,13 @@ from gmkcf_dask.errors import InputError
 from gmkcf_dask.kinds.started import ENVIRONMENT, Started, not_installed, not_started
 
 # variables of their own, pages of the scheduler, files that are arguments of the worker
-_NOT_EXPORTED = (ENVIRONMENT, "distributed.scheduler.dashboard.", "distributed.comm.tls.")
-# the page that remains is for this machine
+_NOT_EXPORTED = (
+    ENVIRONMENT,
+    "distributed.scheduler.dashboard.",
+    "distributed.scheduler.http.",
+    "distributed.comm.tls.",
+)
+# the page that remains (`cluster_tls.pages`) is for this machine
 _NO_PAGE = ("--no-dashboard", "--dashboard-address", "127.0.0.1:0")
 _CLASSES = {
     "slurm": "SLURMCluster",
@@ -103,7 +110,7 @@ def job_options(config: ClusterConfig, started: Started) -> dict[str, Any]:
         "processes": one.processes,
         "memory": str(one.memory * one.processes),
         "interface": config.interface or _said(config, "interface"),
-        "local_directory": config.local_directory or _said(config, "local-directory"),
+        "local_directory": _filled_in(config.local_directory or _said(config, "local-directory")),
         "protocol": started.protocol,
         "security": started.security,
         "worker_extra_args": [*_NO_PAGE, *(_said(config, "worker-extra-args") or ())],
@@ -112,6 +119,19 @@ def job_options(config: ClusterConfig, started: Started) -> dict[str, Any]:
             *(_said(config, "job-script-prologue") or ()),
         ],
     }
+
+
+def _filled_in(directory: str | None) -> str | None:
+    """A folder as a word of the job script that is one whatever its variables are on the node.
+
+    Of a variable that is not set nothing would be left, and the next option taken for the folder.
+
+    >>> _filled_in("$TMPDIR"), _filled_in("/scratch/$USER"), _filled_in("/tmp")
+    ('"${TMPDIR:-/tmp}"', '"/scratch/$USER"', '/tmp')
+    """
+    if directory is None or "$" not in directory:
+        return directory
+    return '"' + re.sub(r"^\$(?:(\w+)|\{(\w+)\})", r"${\1\2:-/tmp}", directory) + '"'
 
 
 def described(config: ClusterConfig) -> tuple[int, int, int]:
@@ -146,10 +166,15 @@ def variables(settings: dict[str, Any]) -> dict[str, str]:
     return {
         "DASK_" + name.replace(".", "__").replace("-", "_").upper(): value
         if isinstance(value, str)
-        else repr(value)
+        else _literal(value)
         for name, value in settings.items()
         if name.startswith("distributed.") and not name.startswith(_NOT_EXPORTED)
     }
+
+
+def _literal(value: Any) -> str:
+    """As Dask reads it; a list without single quotes, which would each have to be quoted again."""
+    return json.dumps(value) if isinstance(value, list) else repr(value)
 
 
 @contextmanager

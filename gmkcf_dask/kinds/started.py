@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -11,13 +12,14 @@ import psutil
 
 from gmkcf_dask.cluster import free_port, worker_environment
 from gmkcf_dask.cluster_config import ClusterConfig
-from gmkcf_dask.cluster_tls import configured_security, security_of, settings_of
+from gmkcf_dask.cluster_tls import configured_security, pages, security_of, settings_of
 from gmkcf_dask.errors import ClusterError, InputError
 from gmkcf_dask.security import is_loopback
 
 WAIT_SECONDS = 600.0
 """How long the first workers are waited for; jobs may sit in a queue."""
 ENVIRONMENT = "distributed.nanny.pre-spawn-environ"
+_DEFAULT = re.compile(r"\$\{(\w+):-([^${}]*)\}")
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Started:
         By dotted name: of the file, TLS, and the environment of workers.
     security : distributed.Security or None
     page : dict
-        Of the scheduler: its dashboard, or the health page that remains, on loopback.
+        Of the scheduler, on loopback: its dashboard, or what `cluster_tls.pages` leaves of it.
     """
 
     settings: dict[str, Any]
@@ -73,6 +75,7 @@ def _page(config: ClusterConfig, settings: dict[str, Any]) -> dict[str, Any]:
     port = free_port() if config.dashboard else 0
     origins = "distributed.scheduler.dashboard.bokeh-application.allow_websocket_origin"
     settings[origins] = [f"127.0.0.1:{port}", f"localhost:{port}"]
+    settings |= pages(dashboard=config.dashboard)
     return {"dashboard": config.dashboard, "dashboard_address": f"127.0.0.1:{port}"}
 
 
@@ -95,13 +98,18 @@ def directory_here(config: ClusterConfig) -> str | None:
     """`local-directory` for workers on this machine, with its variables filled in."""
     if config.local_directory is None:
         return None
-    found = os.path.expandvars(config.local_directory)
+    found = os.path.expandvars(_DEFAULT.sub(_filled, config.local_directory))
     if "$" in found:
         raise InputError(
             f"local-directory {config.local_directory} names a variable that is not set here: set "
             "it, or give a path"
         )
     return str(os.path.expanduser(found))  # noqa: PTH111  # stays a word
+
+
+def _filled(found: re.Match[str]) -> str:
+    """As a shell does it: the default stands for a variable that is not set, or empty."""
+    return os.environ.get(found[1]) or found[2]
 
 
 def not_installed(kind: str, package: str) -> InputError:

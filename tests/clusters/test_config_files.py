@@ -1,9 +1,12 @@
 """The files of cluster_configs/: each loads, sets what it must, and renders the same job script."""
 
+import importlib
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from importlib.metadata import files
 from pathlib import Path
@@ -15,6 +18,7 @@ from needs import need_package, need_program
 
 from gmkcf_dask.cluster import WORKER_ENVIRONMENT
 from gmkcf_dask.cluster_config import read_config
+from gmkcf_dask.cluster_tls import pages
 from gmkcf_dask.cluster_values import SYSTEMS
 from gmkcf_dask.kinds.started import prepare
 
@@ -52,34 +56,85 @@ def test_there_is_one_for_every_kind():
     assert [path.name for path in ALL if f"{path.name}`" not in guide] == []
 
 
+STARTED = {"memory", "threads", "interface", "local-directory", "tls", "dashboard"}
+SET = {
+    "threads": {"workers", "memory"},  # nothing listens, and nothing spills
+    "local": STARTED - {"interface", "tls"} | {"workers"},  # always loopback; TLS if one wants it
+    "address": {"address", "tls", "wait", "minimum"},  # its processes are started by others
+    "scheduler-file": {"path", "tls", "wait", "minimum"},
+    "ssh": STARTED | {"hosts", "workers", "python", "connect", "wait"},
+    "jobqueue": STARTED | {"system", "workers", "wait", "minimum"},
+    "mpi": STARTED | {"wait"},
+}
+"""By kind, the keys that its file sets."""
+
+
+def comments(path):
+    """All that a file says behind #, with lines that go on as one."""
+    lines = [line.partition("#")[2] for line in path.read_text().splitlines()]
+    return "\n".join(lines).replace("\\\n", " ")
+
+
 @pytest.mark.parametrize("path", OURS, ids=name_of)
 def test_it_loads_and_sets_all_that_matters(path):
     needed_by(path)
     config = read_config(path)
-    assert config.kind == yaml.safe_load(path.read_text())["gmkcf"]["kind"]
-    if config.kind == "threads":
-        return
-    text = path.read_text()
+    ours = yaml.safe_load(path.read_text())["gmkcf"]
+    assert config.kind == ours["kind"]
+    said = {key for key, value in ours.items() if value is not None}
+    assert said - {"kind", "stall-timeout"} == SET[config.kind]
     assert not config.insecure
     assert not config.dashboard
-    for word in (
-        "interface",
-        "dashboard",
-        "tls",
-        "local",
-    ):  # as a key, or in words where it is none
-        assert word in text, word
-    if config.kind not in ("local", "threads"):
-        assert config.certificates is not None
-    if config.kind in ("ssh", "jobqueue", "mpi"):
-        assert config.interface
-        assert config.memory
-    if config.kind not in ("address", "scheduler-file"):
-        assert config.local_directory
+    if config.certificates is not None:
+        assert config.certificates.ca == path.parent / "certificates" / "ca.pem"
+    if config.kind == "threads":
+        assert "no interface, no TLS and no dashboard, and no worker spills" in comments(path)
+        return
+    if config.kind == "local":
+        assert "The interface is always loopback" in comments(path)
+        assert "tls: {ca: certificates/ca.pem," in comments(path)
     for key, share in SPILL.items():
         assert config.settings[f"distributed.worker.memory.{key}"] == share
     environment = config.settings["distributed.nanny.pre-spawn-environ"]
     assert {key: str(value) for key, value in environment.items()} == WORKER_ENVIRONMENT
+
+
+BY_HAND = ["address.yaml", "scheduler_file.yaml", "workers.yaml"]
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_what_others_start_is_shown_as_commands(name):
+    """With interface, folder and pages, which no file of ours can set there; Dask knows each."""
+    lines = comments(CONFIGS / name).splitlines()
+    for program in ("scheduler", "worker"):
+        (line,) = [line for line in lines if line.strip().startswith(f"dask {program}")]
+        words = line.split()
+        assert words[words.index("--dashboard-address") + 1] == "127.0.0.1:0"
+        assert {"--interface", "--no-dashboard"} < set(words)
+        assert ("--local-directory" in words) == (program == "worker")
+        known = importlib.import_module(f"distributed.cli.dask_{program}").main.params
+        options = {option for param in known for option in (*param.opts, *param.secondary_opts)}
+        assert {word for word in words if word.startswith("--")} <= options
+
+
+def test_settings_for_workers_that_others_start():
+    found = yaml.safe_load((CONFIGS / "workers.yaml").read_text())["distributed"]
+    assert found["worker"]["memory"] == SPILL
+    environment = found["nanny"]["pre-spawn-environ"]
+    assert {key: str(value) for key, value in environment.items()} == WORKER_ENVIRONMENT
+    assert {
+        f"distributed.{member}.http.routes": found[member]["http"]["routes"]
+        for member in ("scheduler", "worker")
+    } == pages(dashboard=False)
+
+
+def test_an_installed_package_has_the_files():
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
+        "targets"
+    ]
+    where = wheel["wheel"]["shared-data"]["cluster_configs"]
+    assert where == "share/gmkcf_dask/cluster_configs"
+    assert f"`{where}`" in (CONFIGS / "README.md").read_text()
 
 
 @pytest.mark.parametrize("path", [p for p in ALL if p not in MANIFESTS], ids=name_of)
@@ -106,6 +161,30 @@ def test_job_script(system, monkeypatch):
     if os.environ.get("GMKCF_SNAPSHOTS") == "write":
         path.write_text(found)
     assert found == path.read_text()
+
+
+@pytest.mark.parametrize("value", [None, "", "/scratch/job 7"])
+@pytest.mark.parametrize("system", ["slurm", "htcondor"])
+def test_the_folder_of_a_job_is_one_word_whatever_its_variable(system, value):
+    """Else the option behind it would be taken for the folder."""
+    need_package("dask_jobqueue", INSTALL)
+    from gmkcf_dask.kinds.jobqueue import job_script
+
+    for folder in ("$TMPDIR", "${TMPDIR}", "${TMPDIR:-/tmp}"):
+        config = read_config(CONFIGS / "jobqueue" / f"{system}.yaml")
+        config = replace(config, local_directory=folder)
+        with dask.config.set(config.settings):
+            script = job_script(config, prepare(config, only_loopback=False), "tls://HOST:8786")
+        word = re.search(r"--local-directory (\S+) --no-dashboard", script)[1].replace('""', '"')
+        variables = {} if value is None else {"TMPDIR": value}
+        said = subprocess.run(
+            [need_bash(), "-c", f"printf '%s|' {word}"],
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert said.stdout == f"{value or '/tmp'}|"
 
 
 def test_settings_of_the_file_are_exported_before_the_users_lines():
@@ -182,6 +261,27 @@ def test_a_wrong_manifest_is_not(manifest, wrong):
     if "cluster" in found["spec"]:
         broken = found["spec"] | {"cluster": {"spec": cluster | {"worker": worker}}}
     assert list(validator.iter_errors(found | {"spec": broken})) != []
+
+
+def test_why_certificates_were_not_made(tmp_path):
+    bash = shutil.which(need_bash())
+    script = CONFIGS / "tls" / "make_certificates.sh"
+
+    def fails(*words, **more):
+        done = subprocess.run(
+            [bash, script, *words], capture_output=True, text=True, check=False, **more
+        )
+        assert done.returncode == 1
+        return done.stderr
+
+    (tmp_path / "bin").mkdir()
+    path = {"PATH": str(tmp_path / "bin")}
+    assert "openssl is not here: install it" in fails(tmp_path / "new", env=path)
+    assert not (tmp_path / "new").exists()
+    need_program("openssl", "apt install openssl")
+    said = fails(tmp_path / "new", "many")
+    assert "many" in said  # openssl's own words
+    assert "openssl x509 failed: no certificates were made" in said
 
 
 def test_the_scripts_parse():

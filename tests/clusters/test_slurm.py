@@ -92,12 +92,11 @@ def test_workers_are_two_jobs(slurm, problem, tmp_path):
     need_package("dask_jobqueue", "pip install 'gmkcf-dask[jobqueue]'")
     x, expected = problem
     script = CONFIGS / "tls/make_certificates.sh"
-    subprocess.run(["bash", script, tmp_path / "certificates"], check=True, capture_output=True)
+    folder = tmp_path / "configs/certificates"
+    subprocess.run(["bash", script, folder], check=True, capture_output=True)
     config = yaml.safe_load((CONFIGS / "jobqueue/slurm.yaml").read_text())
     config["gmkcf"] |= {"workers": 2, "minimum": 2, "memory": "1GiB", "interface": "lo"}
-    config["gmkcf"]["local-directory"] = str(tmp_path)
     config["jobqueue"]["slurm"] |= {"cores": 1, "queue": "all", "log-directory": str(tmp_path)}
-    (tmp_path / "configs").mkdir()
     file = tmp_path / "configs/slurm.yaml"
     file.write_text(yaml.safe_dump(config))
     said = gmkcf(slurm, "run", x, *OPTIONS, "--out", tmp_path / "out", "--cluster", file)

@@ -16,4 +16,5 @@ export DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=0.7
 export DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE=0.8
 export DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE=0.95
 export DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION=True
-PYTHON -m distributed.cli.dask_worker tls://HOST:8786 --name gmkcf-worker --nthreads 1 --memory-limit 4.00GiB --nworkers 4 --nanny --death-timeout 60 --local-directory $TMPDIR --no-dashboard --dashboard-address 127.0.0.1:0 --interface ib0 --protocol tls:// --tls-ca-file CONFIGS/certificates/ca.pem --tls-cert CONFIGS/certificates/member.pem --tls-key CONFIGS/certificates/member.key
+export DASK_DISTRIBUTED__WORKER__HTTP__ROUTES='["distributed.http.health"]'
+PYTHON -m distributed.cli.dask_worker tls://HOST:8786 --name gmkcf-worker --nthreads 1 --memory-limit 4.00GiB --nworkers 4 --nanny --death-timeout 60 --local-directory "${TMPDIR:-/tmp}" --no-dashboard --dashboard-address 127.0.0.1:0 --interface ib0 --protocol tls:// --tls-ca-file CONFIGS/jobqueue/certificates/ca.pem --tls-cert CONFIGS/jobqueue/certificates/member.pem --tls-key CONFIGS/jobqueue/certificates/member.key
