@@ -50,8 +50,16 @@ def pages(*, dashboard: bool) -> dict[str, list[str]]:
     Without a dashboard Dask still serves tables, logs, call stacks, metrics and a proxy, to all who
     can ask: of these only a page stays that says ok.
     """
-    scheduler = {} if dashboard else {"distributed.scheduler.http.routes": [_HEALTH]}
-    return {**scheduler, "distributed.worker.http.routes": [_HEALTH]}
+    import distributed  # noqa: F401  # brings its defaults
+
+    routes = [_HEALTH]
+    if dashboard:
+        routes = dask.config.get("distributed.scheduler.http.routes")
+        if routes == [_HEALTH]:  # of another cluster of this process, or workers.yaml
+            default = dask.config.merge(*dask.config.defaults)
+            routes = default["distributed"]["scheduler"]["http"]["routes"]
+    name = "distributed.{}.http.routes"
+    return {name.format("scheduler"): list(routes), name.format("worker"): [_HEALTH]}
 
 
 def security_for(address: str, files: Certificates | None) -> Any:

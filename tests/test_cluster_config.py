@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gmkcf_dask.cli import main
 from gmkcf_dask.cluster_config import _KEYS, _READERS, LARGEST_FILE, parse_config, read_config
+from gmkcf_dask.cluster_tls import pages
 from gmkcf_dask.cluster_values import Adaptive, Connect
 from gmkcf_dask.dask_values import _DASK, dask_reader
 from gmkcf_dask.errors import InputError
@@ -368,10 +369,21 @@ def test_without_a_dashboard_only_the_health_page_is_served(dashboard):
         for port, others in ((scheduler, 200 if dashboard else 404), (worker, 404)):
             here = f"http://127.0.0.1:{port}"
             assert answers(f"{here}/health") == 200
-            pages = ["metrics"]
+            names = ["metrics"]
             if port == scheduler:
-                pages += ["json/identity.json", "info/main/workers.html"]
-            assert {answers(f"{here}/{page}") for page in pages} == {others}
+                names += ["json/identity.json", "info/main/workers.html"]
+            assert {answers(f"{here}/{name}") for name in names} == {others}
+
+
+def test_a_dashboard_has_its_pages_beside_a_cluster_without_one():
+    """Both are in one process, whose settings of Dask they share."""
+    before = dask.config.get("distributed.scheduler.http.routes")
+    with dask.config.set(pages(dashboard=False)):
+        found = pages(dashboard=True)["distributed.scheduler.http.routes"]
+    assert "distributed.http.scheduler.info" in found
+    assert dask.config.get("distributed.scheduler.http.routes") == before
+    with dask.config.set({"distributed.scheduler.http.routes": ["my.own"]}):
+        assert pages(dashboard=True)["distributed.scheduler.http.routes"] == ["my.own"]
 
 
 def test_a_default_stands_for_a_variable_that_is_not_set(monkeypatch):
