@@ -23,13 +23,17 @@ from gmkcf_dask.plan import MIB, refuse_small_workers
 from gmkcf_dask.security import NAME
 
 SCRIPT = "job.sbatch"
-SPILL_LIMITS = {
+DASK_SETTINGS = {
+    # no pages, and no proxy, but one that says ok
+    "DASK_DISTRIBUTED__SCHEDULER__HTTP__ROUTES": '["distributed.http.health"]',
+    "DASK_DISTRIBUTED__WORKER__HTTP__ROUTES": '["distributed.http.health"]',
+    # shares of its memory at which a worker spills results, spills all it can, rests, begins anew
     "DASK_DISTRIBUTED__WORKER__MEMORY__TARGET": "0.60",
     "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL": "0.70",
     "DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE": "0.80",
     "DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "0.95",
 }
-"""Shares of its memory at which a worker spills results, spills all it can, rests, begins anew."""
+"""Dask's own, as variables of its processes."""
 _TIME = re.compile(r"(?:(\d{1,4})-)?(\d{1,6})(?::(\d{2}))?(?::(\d{2}))?")
 _AMOUNT = re.compile(r"(\d{1,12})(?:([KMGT])(?:iB?|B)?)?", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z0-9_.,@+:/-]{1,200}")
@@ -143,7 +147,7 @@ def slurm_script(job: SlurmJob) -> str:
         "PYTHON": _assigned(job.python),
         "SCRATCH": _assigned(job.local_directory or "${SLURM_TMPDIR:-${TMPDIR:-/tmp}}"),
         "ENVIRONMENT": _exports({**WORKER_ENVIRONMENT, **job.environment}),
-        "SETTINGS": _exports({**SPILL_LIMITS, **job.settings}),
+        "SETTINGS": _exports({**DASK_SETTINGS, **job.settings}),
         "PROLOGUE": "\n".join(job.prologue) if job.prologue else "# module load ...",
         "INTERFACE": f" --interface {shlex.quote(job.interface)}" if job.interface else "",
         "CPUS": str(job.cpus_per_task),
@@ -315,7 +319,8 @@ scratch=@SCRATCH@
 
 # freed tiles are kept for the next ones, and a task has one BLAS thread
 @ENVIRONMENT@
-# shares of its memory at which a worker spills results, spills all it can, rests, begins anew
+# no pages but one that says ok; shares of its memory at which a worker spills results, spills all
+# it can, rests, begins anew
 @SETTINGS@
 export DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION=True
 

@@ -9,7 +9,7 @@ import dask
 
 from gmkcf_dask.cluster_config import ClusterConfig
 from gmkcf_dask.errors import InputError
-from gmkcf_dask.kinds.jobqueue import shape, variables
+from gmkcf_dask.kinds.jobqueue import shape, variables, with_default
 from gmkcf_dask.kinds.started import ENVIRONMENT
 
 # of dask-jobqueue: they would change the workers, and there is no place for them here
@@ -62,7 +62,7 @@ def from_config(config: ClusterConfig, cpus: int | None = None) -> dict[str, Any
     environment = config.settings.get(ENVIRONMENT) or {}
     ours = {
         "interface": config.interface,
-        "local_directory": config.local_directory,
+        "local_directory": with_default(config.local_directory),
         "storage": storage,
         "stall_timeout": config.stall_timeout,
         "environment": {name: str(value) for name, value in environment.items()} or None,

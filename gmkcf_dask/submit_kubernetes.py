@@ -17,7 +17,7 @@ import yaml
 from gmkcf_dask.cluster import WORKER_ENVIRONMENT
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.plan import MIB, refuse_small_workers
-from gmkcf_dask.submit import SPILL_LIMITS, refuse_lines, resumed
+from gmkcf_dask.submit import DASK_SETTINGS, refuse_lines, resumed
 
 _LABEL = re.compile(r"[a-z]([a-z0-9-]{0,43}[a-z0-9])?")
 _IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/@-]{0,400}")
@@ -273,7 +273,7 @@ def _environment(job: KubernetesJob) -> dict[str, str]:
             f"{section}TLS__WORKER__CERT": f"{_TLS}/member.pem",
             f"{section}TLS__WORKER__KEY": f"{_TLS}/member.key",
         }
-    return WORKER_ENVIRONMENT | SPILL_LIMITS | ours
+    return WORKER_ENVIRONMENT | DASK_SETTINGS | ours
 
 
 def _protocol(job: KubernetesJob) -> list[str]:

@@ -131,7 +131,13 @@ def _filled_in(directory: str | None) -> str | None:
     """
     if directory is None or "$" not in directory:
         return directory
-    return '"' + re.sub(r"^\$(?:(\w+)|\{(\w+)\})", r"${\1\2:-/tmp}", directory) + '"'
+    return f'"{with_default(directory)}"'
+
+
+def with_default(directory: str | None) -> str | None:
+    """The folder for a shell: a variable at its beginning stands for /tmp where it is not set."""
+    begin = r"^\$(?:(\w+)|\{(\w+)\})"
+    return None if directory is None else re.sub(begin, r"${\1\2:-/tmp}", directory)
 
 
 def described(config: ClusterConfig) -> tuple[int, int, int]:

@@ -128,7 +128,6 @@ def test_one_job_by_the_file_for_many(slurm, problem, tmp_path):
     x, expected = problem
     config = yaml.safe_load((CONFIGS / "jobqueue/slurm.yaml").read_text())
     config["gmkcf"] |= {"workers": 2, "memory": "1GiB", "interface": "lo", "storage": "stores"}
-    config["gmkcf"]["local-directory"] = str(tmp_path)
     config["jobqueue"]["slurm"] |= {"queue": "all", "account": None}
     config["distributed"]["comm"] = {"timeouts": {"connect": "45s"}}
     (tmp_path / "slurm.yaml").write_text(yaml.safe_dump(config))
