@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -388,6 +389,8 @@ def open_place(
     """The resources that the cluster options ask for; `check` is asked before workers start."""
     from gmkcf_dask.kinds.opening import open_config
 
+    # connections that close after the end are no news, and Dask tells them with a traceback
+    logging.getLogger("distributed.batched").setLevel(logging.WARNING)
     place = asked_place(options)
     how: dict[str, Any] = {"check": check, "unchecked": unchecked}
     with open_config(place, n_samples, only_describe=only_describe, **how) as resources:
