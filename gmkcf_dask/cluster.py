@@ -5,26 +5,32 @@ from __future__ import annotations
 import logging
 import re
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import dask
 import psutil
 
 from gmkcf_dask.blas import cores
-from gmkcf_dask.cluster_tls import default_scheme, pages, reason_of, security_for, security_of
+from gmkcf_dask.cluster_tls import (
+    default_scheme,
+    pages,
+    reason_of,
+    refuse_plain,
+    security_for,
+    security_here,
+)
 from gmkcf_dask.cluster_values import Adaptive
 from gmkcf_dask.errors import ClusterError, InputError
 from gmkcf_dask.graph import STALL_SECONDS, Runner, ignore_interrupts, pin_worker_threads
 from gmkcf_dask.plan import MIB, refuse_small_workers
 from gmkcf_dask.redact import redacted
+from gmkcf_dask.resident import peak_resident_bytes
 from gmkcf_dask.security import Certificates, is_encrypted, refuse_open_address
 from gmkcf_dask.versions import refuse_other_versions
 
@@ -123,7 +129,7 @@ class Resources:
         if self.runner.client is None:
             return {}
         try:
-            found = self.runner.everywhere(_peak_resident_bytes)
+            found = self.runner.everywhere(peak_resident_bytes)
         except (ClusterError, OSError, RuntimeError):  # asked when the work is done: no reason to
             return {}  # lose it
         return {worker: peak for worker, peak in found.items() if isinstance(peak, int)}
@@ -288,7 +294,7 @@ def local_cluster(
     from distributed import Client, LocalCluster
 
     memory = memory or share_of_memory(n_workers)
-    security = None if access.certificates is None else security_of(access.certificates)
+    security = security_here(access.certificates)
     # a page may only be talked to from its own address, which has to be known beforehand
     port = free_port() if access.dashboard else 0
     settings = {
@@ -368,14 +374,16 @@ def connect(address: str, access: Access) -> Iterator[Any]:
     scheme = default_scheme()
     refuse_open_address(address, insecure=access.insecure, default_scheme=scheme)
     encrypted = is_encrypted(address, scheme)
+    if not encrypted:
+        refuse_plain(address)
     security = security_for(address, access.certificates) if encrypted else None
-    hint = ", its certificates" if encrypted else ""
+    hint = "tls://host:8786), its certificates" if encrypted else "tls://host:8786 if it talks TLS)"
     try:
         client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False, security=security)
     except (OSError, TimeoutError, ValueError) as error:
         raise ClusterError(
-            f"no Dask scheduler answers at {address!r}: check the address (tcp://host:8786){hint}, "
-            f"or use --cluster threads or local ({reason_of(error)})"
+            f"no Dask scheduler answers at {address!r} ({reason_of(error)}): check the address "
+            f"({hint}, or use --cluster threads or local"
         ) from error
     with client:
         yield client
@@ -404,15 +412,3 @@ def dashboard_of(client: Any) -> str | None:
     """Where the scheduler serves its dashboard, on loopback of its machine."""
     port = client.scheduler_info(n_workers=0).get("services", {}).get("dashboard")
     return None if port is None else f"http://127.0.0.1:{port}/status"
-
-
-def _peak_resident_bytes() -> int:
-    status = Path("/proc/self/status")
-    if status.exists():
-        # getrusage would begin with the size of the process that started this one
-        lines = (line.split() for line in status.read_text().splitlines())
-        return next(int(line[1]) * 1024 for line in lines if line[0] == "VmHWM:")
-    import resource
-
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -70,6 +70,26 @@ def security_for(address: str, files: Certificates | None) -> Any:
     return found
 
 
+def security_here(files: Certificates | None) -> Any:
+    """For workers of this machine, which talk on loopback: None, unless Dask's settings want it."""
+    if files is not None:
+        return security_of(files)
+    return security_for("a local cluster, by Dask's settings,", None) if _demanded() else None
+
+
+def refuse_plain(address: str) -> None:
+    """Where Dask's own settings demand encryption it would refuse in many lines, and late."""
+    if _demanded():
+        raise InputError(
+            f"Dask's settings demand encryption (distributed.comm.require-encryption), which "
+            f"{redacted(address)} has not: give its tls:// address, or change DASK_CONFIG"
+        )
+
+
+def _demanded() -> bool:
+    return bool(dask.config.get("distributed.comm.require-encryption", False))
+
+
 def configured_security() -> Any:
     """By Dask's configuration, or None where that names no certificates."""
     from distributed import Security
@@ -79,8 +99,9 @@ def configured_security() -> Any:
         context = found.get_connection_args("client")["ssl_context"]
     except (OSError, ValueError) as error:  # SSLError is an OSError
         raise InputError(
-            f"the TLS files of Dask's configuration cannot be used ({error}): mend "
-            "distributed.comm.tls, or give --tls-ca, --tls-cert and --tls-key"
+            f"the TLS files of Dask's configuration, such as "
+            f"{dask.config.get('distributed.comm.tls.ca-file', None)}, cannot be used ({error}): "
+            "mend distributed.comm.tls, or give --tls-ca, --tls-cert and --tls-key"
         ) from error
     return None if context is None else found
 

@@ -172,9 +172,13 @@ def connect(value: Any, where: str, folder: Path) -> Connect:
 def certificates(value: Any, where: str, folder: Path) -> Certificates:
     """Three files."""
     parts = ("ca", "cert", "key")
-    if not isinstance(value, dict) or sorted(map(str, value)) != sorted(parts):
-        raise InputError(f"{where} must name three files, ca, cert and key, not {shown(value)}")
-    return Certificates(*(path(value[part], f"{where}.{part}", folder) for part in parts))
+    found = table(value, where, folder, dict.fromkeys(parts, path))
+    missing = [part for part in parts if part not in found]
+    if missing:
+        raise InputError(
+            f"{where} must name three files, ca, cert and key: {missing[0]} is missing"
+        )
+    return Certificates(*(found[part] for part in parts))
 
 
 def table(

@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 from threadpoolctl import threadpool_info
 
+from gmkcf_dask.blas import one_blas_thread
 from gmkcf_dask.cluster import WORKER_ENVIRONMENT
 from gmkcf_dask.errors import GmkcfError, InputError, PlanRefused
 from gmkcf_dask.files import exists, put_if_absent, remove
@@ -220,7 +221,7 @@ def judge(
     if allocator:
         notes.append(
             f"{', '.join(allocator)} not as recommended, reading tiles may be several times "
-            "slower: start it with DASK_CONFIG=cluster_configs/workers.yaml"
+            "slower: put cluster_configs/workers.yaml where its Dask settings are (DASK_CONFIG)"
         )
     return Patient(name, found, round_trip, tuple(problems), tuple(notes))
 
@@ -260,11 +261,12 @@ def examine_cluster(
     return patients
 
 
-def examine_here(place: Place | None) -> list[Patient]:
-    """The same for this process, where work runs on threads."""
+def examine_here(place: Place | None, threads: int = 1) -> list[Patient]:
+    """The same for this process, where work runs on threads; some settings are made by work."""
     store_id = None if place is None else place.store_id
-    patient = judge("this process", examine(place), None, installed_versions(), store_id)
-    return [replace(patient, notes=())]  # its settings are made for the work itself
+    with one_blas_thread():
+        found = replace(examine(place), threads=threads, settings={})
+    return [judge("this process", found, None, installed_versions(), store_id)]
 
 
 def _round_trip(client: Any, worker: str, shape: tuple[int, int], wait: float) -> float | None:

@@ -73,6 +73,13 @@ def refuse_other_versions(client: Client) -> None:
     except ImportError as error:
         there = {"the scheduler": error}
     workers = ask_workers(client, installed_versions)
+    for address, found in workers.items():
+        if isinstance(found, TimeoutError):
+            raise ClusterError(
+                f"worker {address} does not answer ({found}): see whether it runs, or end it"
+            )
+        if isinstance(found, OSError):  # it may just have gone: asked again
+            raise ConnectionError(f"worker {address} does not answer ({found})") from found
     there |= {f"worker {address}": found for address, found in workers.items()}
     different = version_differences(here, there)
     if different:

@@ -17,6 +17,7 @@ from distributed import Client
 from problems import kernels, request
 
 from gmkcf_dask.cli import main
+from gmkcf_dask.cluster import WORKER_ENVIRONMENT
 from gmkcf_dask.graph import Runner
 from gmkcf_dask.kernels.build import build_store
 from gmkcf_dask.results.run import read_result
@@ -28,7 +29,9 @@ THREADS = ("--cluster", "threads")
 
 def environment():
     paths = os.pathsep.join(filter(None, [PACKAGE, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": paths, "PYTHONWARNINGS": "ignore"}
+    # Dask puts the variables of workers that it starts into the process that starts them, too
+    clean = {name: value for name, value in os.environ.items() if name not in WORKER_ENVIRONMENT}
+    return {**clean, "PYTHONPATH": paths, "PYTHONWARNINGS": "ignore"}
 
 
 def small_store(path, n=150, m=3, block=40):

@@ -13,7 +13,17 @@ PACKAGE = Path(gmkcf_dask.__file__).parent
 # left to right: a room may import from rooms before it, never from one after it
 ORDER = [
     ["redact", "errors", "blas", "tiling"],
-    ["files", "events", "graph", "locations", "plan", "security", "traffic", "versions"],
+    [
+        "files",
+        "events",
+        "graph",
+        "locations",
+        "plan",
+        "resident",
+        "security",
+        "traffic",
+        "versions",
+    ],
     ["cluster_tls"],
     ["cluster_values"],
     ["dask_values"],

@@ -43,9 +43,11 @@ def doctor(store: Path | None, samples: int | None, n_clusters: int, **options: 
         shape = (rows, n_clusters)
         resources = stack.enter_context(open_place(rows, options, unchecked=True))
         click.echo(f"{resources.description}")
+        if place is not None and place.store_id is None:
+            click.echo(f"there is no store yet: it would be made in {Path(place.probe).parent}")
         client = resources.runner.client
         patients = (
-            examination.examine_here(place)
+            examination.examine_here(place, resources.threads_per_worker)
             if client is None
             else examination.examine_cluster(client, place, shape)
         )

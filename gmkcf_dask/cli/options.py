@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -392,6 +393,9 @@ def open_place(
     # connections that close after the end are no news, and Dask tells them with a traceback
     logging.getLogger("distributed.batched").setLevel(logging.WARNING)
     place = asked_place(options)
+    if place.wait and not only_describe and sys.stderr.isatty():
+        some = f"{place.minimum or 1} worker{'s' if (place.minimum or 1) > 1 else ''}"
+        click.echo(f"waiting for {some}, at most {place.wait:g} s", err=True)
     how: dict[str, Any] = {"check": check, "unchecked": unchecked}
     with open_config(place, n_samples, only_describe=only_describe, **how) as resources:
         if resources.dashboard:

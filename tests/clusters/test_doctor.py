@@ -71,7 +71,7 @@ def test_one_worker_is_wrong(within, line, store, tmp_path):
     assert re.match(f"  WRONG: {line}", wrong)
     assert "error: 1 of 2 workers would fail in a run: mend what is marked WRONG above" in said
     assert "MALLOC_TRIM_THRESHOLD_" in said, "workers without our settings are told of them"
-    assert "DASK_CONFIG=cluster_configs/workers.yaml" in said
+    assert "put cluster_configs/workers.yaml where its Dask settings are" in said
 
 
 def test_another_version_on_one_worker(tmp_path):
@@ -130,9 +130,9 @@ def test_a_worker_that_does_not_answer(tmp_path):
         Client(address, set_as_default=False) as client,
     ):
         workers[0].send_signal(signal.SIGSTOP)
-        patients = examine_cluster(client, None, (1000, 4), wait=2.0)
+        patients = examine_cluster(client, None, (1000, 4), wait=10.0)
     (silent,) = [patient for patient in patients if patient.problems]
-    assert silent.problems[0].startswith("it does not answer (no answer within 2 s)")
+    assert silent.problems[0].startswith("it does not answer (no answer within 10 s)")
     (other,) = [patient for patient in patients if not patient.problems]
     assert other.round_trip is not None
 

@@ -60,6 +60,16 @@ def nobody_is_left(word):
     return False
 
 
+def test_workers_are_counted_by_mpirun(mpiexec, tmp_path):
+    """In a process of its own: MPI listens wherever it is loaded."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text("gmkcf: {kind: mpi, interface: lo, memory: 1GiB}\n")
+    code, said = ends(start(*command(tmp_path, file, "--workers", 3)))
+    assert code == 2, said
+    assert "--workers is not for a cluster of kind mpi" in said
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("encrypted", [False, True], ids=["tcp", "tls"])
 def test_the_same_labels_and_a_clean_end(encrypted, mpiexec, tmp_path):
     expected = on_threads(tmp_path)

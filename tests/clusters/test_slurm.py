@@ -154,8 +154,7 @@ def test_a_job_that_is_killed_and_then_cut_by_its_time_goes_on(slurm, problem, t
     assert slurm.wait(job, *ENDED) == "FAILED"
     assert lease.exists()
     assert f"to go on: sbatch {out}/job/job.sbatch" in (out / f"job/slurm-{job}.log").read_text()
-    slurm.call("scontrol", "requeue", job)
-    slurm.start_now(job)
+    slurm.requeue(job)
     # Slurm sends this signal, to the script alone, when the time of a job is almost up
     wait_for(lambda: serial_of(out), slurm, job)
     slurm.call("scancel", "--batch", "--signal", "USR1", job)

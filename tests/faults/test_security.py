@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import dask
 import numpy as np
 import psutil
 import pytest
@@ -285,7 +286,7 @@ def test_a_dashboard_that_was_asked_for_is_on_loopback(monkeypatch):
     with open_cluster("local", 10, 1, GIB, access=Access(dashboard=True)) as resources:
         address = resources.dashboard
         assert address.startswith("http://127.0.0.1:")
-        assert all(is_loopback(host) for host in listening())
+        assert [host for host in listening() if not is_loopback(host)] == []
         with urllib.request.urlopen(address, timeout=20) as page:
             assert b"Dask" in page.read()
         # a page of this address may open a connection for its pictures, one of another site not
@@ -499,3 +500,39 @@ def test_nothing_is_run_from_the_current_folder(tmp_path):
     code = "import sys; sys.path.remove('') if '' in sys.path else None; import gmkcf_dask.cli"
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env=environment)
+
+
+# --- Dask's own settings that demand encryption -------------------------------------------------
+
+
+def test_settings_that_demand_encryption(ours, tmp_path):
+    """As one has them after following the guide: local clusters use the same certificates."""
+    demanded = {"distributed.comm.require-encryption": True}
+    with (
+        dask.config.set(demanded),
+        pytest.raises(InputError, match=r"demand encryption .* give its tls:// address"),
+        open_cluster("tcp://127.0.0.1:1", 10),
+    ):
+        pass
+    with (
+        dask.config.set(demanded),
+        pytest.raises(InputError, match="a local cluster, by Dask's settings, needs certificates"),
+        open_cluster("local", 10, 1, GIB),
+    ):
+        pass
+    names = [f"distributed.comm.tls.{who}" for who in ("scheduler", "worker", "client")]
+    tls = {"distributed.comm.tls.ca-file": str(ours.ca)}
+    tls |= {f"{name}.cert": str(ours.cert) for name in names}
+    tls |= {f"{name}.key": str(ours.key) for name in names}
+    with (
+        dask.config.set({**demanded, **tls}),
+        open_cluster("local", 10, 1, GIB) as resources,
+    ):
+        assert resources.runner.client.scheduler.address.startswith("tls://127.0.0.1:")
+    missing = {"distributed.comm.tls.ca-file": str(tmp_path / "none.pem")}
+    with (
+        dask.config.set({**demanded, **missing}),
+        pytest.raises(InputError, match=r"such as \S+none\.pem, cannot be used"),
+        open_cluster("local", 10, 1, GIB),
+    ):
+        pass

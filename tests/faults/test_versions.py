@@ -2,6 +2,7 @@
 
 import os
 import re
+from types import SimpleNamespace
 
 import pytest
 from faulty import FIT, environment, run, separate_cluster, small_store
@@ -63,3 +64,15 @@ def test_a_scheduler_that_is_silent_for_a_moment_ends_no_run(monkeypatch):
     with pytest.warns(ClusterWarning, match="gets no work"):
         runner.leave_out(unfit)
     assert runner.left_out == {"a"}
+
+
+def test_a_worker_that_is_silent_is_not_called_another_version(monkeypatch):
+    here = versions.installed_versions()
+    answers = {"a": here, "b": TimeoutError("no answer within 60 s")}
+    client = SimpleNamespace(run_on_scheduler=lambda function: function())
+    monkeypatch.setattr(versions, "ask_workers", lambda *_: answers)
+    with pytest.raises(ClusterError, match=r"^worker b does not answer \(no answer within 60 s\)"):
+        versions.refuse_other_versions(client)
+    answers["b"] = OSError("gone")
+    with pytest.raises(ConnectionError, match="worker b does not answer"):
+        versions.refuse_other_versions(client)

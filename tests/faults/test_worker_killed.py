@@ -31,6 +31,18 @@ def workers():
         yield client
 
 
+def two_settled(client):
+    """Two workers, and none just being started: Dask gives one up that is killed in its start."""
+    until = time.monotonic() + 60
+    while True:
+        client.wait_for_workers(2, timeout=60)
+        states = client.run(lambda dask_worker: dask_worker.status.name, nanny=True)
+        if list(states.values()) == ["running"] * 2:
+            return
+        assert time.monotonic() < until, states
+        time.sleep(0.2)
+
+
 def kill_one(client, seconds=0.0):
     """Kill a worker after a moment, from another thread: work goes on meanwhile."""
     pid = next(iter(client.run(os.getpid).values()))
@@ -53,7 +65,7 @@ def test_fit(tmp_path, workers, residency):
 
     def listen(event):
         if isinstance(event, IterationDone) and event.iteration == 2:
-            workers.wait_for_workers(2, timeout=60)
+            two_settled(workers)
             threads.append(kill_one(workers, 0.05))
 
     stack = TiledKernels(store, of_client(workers, 60.0).runner, residency)
@@ -72,7 +84,7 @@ def test_build(tmp_path, workers, rng):
     corpus = Corpus(X, tuple(map(str, range(200))))
     wanted = KernelRequest(corpus, resolve_kernels("paper12"), block=8)
     build_store(tmp_path / "whole.zarr", wanted, Runner())
-    workers.wait_for_workers(2, timeout=60)
+    two_settled(workers)
     runner = of_client(workers, 60.0).runner
     thread = kill_one(workers, 0.2)
     build_store(tmp_path / "s.zarr", wanted, runner)
@@ -91,7 +103,7 @@ def test_a_kept_result_that_failed_is_made_again(tmp_path, workers, monkeypatch)
     from distributed import CancelledError
 
     store = small_store(tmp_path / "s.zarr")
-    workers.wait_for_workers(2, timeout=60)
+    two_settled(workers)
     stack = TiledKernels(store, of_client(workers, 60.0).runner)
     kernel = stack.fuse(np.full(3, 1 / 3))
     Z = np.random.default_rng(0).random((store.n_samples, 2))
