@@ -507,6 +507,8 @@ def test_nothing_is_run_from_the_current_folder(tmp_path):
 
 def test_settings_that_demand_encryption(ours, tmp_path):
     """As one has them after following the guide: local clusters use the same certificates."""
+    import distributed  # noqa: F401, which brings the other settings
+
     demanded = {"distributed.comm.require-encryption": True}
     with (
         dask.config.set(demanded),
@@ -529,7 +531,7 @@ def test_settings_that_demand_encryption(ours, tmp_path):
         open_cluster("local", 10, 1, GIB) as resources,
     ):
         assert resources.runner.client.scheduler.address.startswith("tls://127.0.0.1:")
-    missing = {"distributed.comm.tls.ca-file": str(tmp_path / "none.pem")}
+    missing = tls | {"distributed.comm.tls.ca-file": str(tmp_path / "none.pem")}
     with (
         dask.config.set({**demanded, **missing}),
         pytest.raises(InputError, match=r"such as \S+none\.pem, cannot be used"),
