@@ -93,17 +93,21 @@ class Runner:
         """The same; None where the scheduler does not say."""
         if self.client is None:
             return {}
-        try:
-            found: dict[str, tuple[int, int]] = self.client.run_on_scheduler(
-                workers_there, callback_timeout=_POLL_SECONDS
-            )
-        except (OSError, TimeoutError):
-            return None
-        return {
+        found = self._ask_scheduler(workers_there)
+        return found and {
             address: WorkerSize(*size)
             for address, size in found.items()
             if address not in self.left_out
         }
+
+    def _ask_scheduler(self, function: Any, *args: Any, seconds: float = _POLL_SECONDS) -> Any:
+        """What a function finds on the scheduler; None where that does not answer, or is lost."""
+        assert self.client is not None
+        try:
+            return self.client.run_on_scheduler(function, *args, callback_timeout=seconds)
+        # CommClosedError is an OSError; a client that has given up says it by a RuntimeError
+        except (OSError, TimeoutError, RuntimeError):
+            return None
 
     def leave_out(self, unfit: UnfitWorker) -> None:
         """Give a worker no more work, and say so; not where no other is known to be left."""
@@ -245,14 +249,8 @@ class Runner:
 
     def _holders(self, kept: Any) -> tuple[str | None, ...] | None:
         keys = [(kept.name, number, *(0,) * (kept.ndim - 1)) for number in range(kept.numblocks[0])]
-        assert self.client is not None
-        try:
-            found: list[str | None] = self.client.run_on_scheduler(
-                holders, keys, callback_timeout=_POLL_SECONDS
-            )
-        except (OSError, TimeoutError):
-            return None
-        return tuple(found)
+        found = self._ask_scheduler(holders, keys)
+        return None if found is None else tuple(found)
 
     def fetch(self, kept: Any) -> Any:
         """Bring a kept result to the driver: no work is done, only a transfer."""
@@ -302,24 +300,12 @@ class Runner:
         return stalled
 
     def _workers_answer(self) -> bool:
-        assert self.client is not None
         recent = self.stall_timeout / 2
-        try:
-            return bool(
-                self.client.run_on_scheduler(
-                    workers_seen, recent, callback_timeout=min(_POLL_SECONDS, recent)
-                )
-            )
-        except (OSError, TimeoutError):
-            return False
+        return bool(self._ask_scheduler(workers_seen, recent, seconds=min(_POLL_SECONDS, recent)))
 
     def _tasks_left(self, key: str, timeout: float) -> int | None:
         """How many tasks a result still waits for; None where the scheduler does not say."""
-        assert self.client is not None
-        try:
-            left: int = self.client.run_on_scheduler(tasks_left, key, callback_timeout=timeout)
-        except (OSError, TimeoutError):  # CommClosedError is one of these
-            return None
+        left: int | None = self._ask_scheduler(tasks_left, key, seconds=timeout)
         return left
 
 

@@ -76,3 +76,15 @@ def test_a_worker_that_is_silent_is_not_called_another_version(monkeypatch):
     answers["b"] = OSError("gone")
     with pytest.raises(ConnectionError, match="worker b does not answer"):
         versions.refuse_other_versions(client)
+
+
+def test_a_client_that_has_given_up_knows_of_no_workers(two_workers):
+    """Asked while a lost cluster is told: that must end in the sentence for it."""
+    from distributed import Client
+
+    client = Client(two_workers.scheduler.address, set_as_default=False)
+    runner = of_client(client).runner
+    assert len(runner.workers()) == 2
+    client.close()
+    assert runner.workers() == {}
+    assert not runner._workers_answer()
