@@ -11,9 +11,6 @@ import logging
 from collections import Counter
 from threading import Lock
 
-from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import make_server
-
 BODY = "<?xml version='1.0'?><Error><Code>{}</Code><Message>told to</Message></Error>"
 
 
@@ -62,6 +59,10 @@ def answer(start_response, status, text):
 
 
 def main():
+    # not everybody who reads this file has them
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     app = Watched(DomainDispatcherApplication(create_backend_app))
     server = make_server("127.0.0.1", 0, app, threaded=True)
