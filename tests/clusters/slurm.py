@@ -89,6 +89,8 @@ class Slurm:
 
     def start_now(self, job):
         """A job that was queued again waits for two minutes, unless it is told not to."""
+        # nodes revoke what was allowed until the second in which it ended, a new start included
+        time.sleep(2.5)
         self.call("scontrol", "update", f"JobId={job}", "StartTime=now")
 
 
