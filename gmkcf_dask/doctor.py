@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_info
 from gmkcf_dask.blas import one_blas_thread
 from gmkcf_dask.cluster import WORKER_ENVIRONMENT
 from gmkcf_dask.errors import GmkcfError, InputError, PlanRefused
-from gmkcf_dask.files import exists, put_if_absent, remove
+from gmkcf_dask.files import exists, nearest_existing, put_if_absent, remove
 from gmkcf_dask.graph import large_graphs
 from gmkcf_dask.kernels.manifest import Manifest
 from gmkcf_dask.kernels.preflight import View, look, trouble_with, write_trouble
@@ -107,7 +107,7 @@ def place_of(path: Path) -> Iterator[Place]:
     if is_store(path):
         yield Place(str(path), Manifest.read(path).store_id)
         return
-    folder = path.parent if is_remote(path) else next(p for p in path.parents if p.exists())
+    folder = path.parent if is_remote(path) else nearest_existing(path.parent)
     probe = folder / f".probe.{uuid4().hex}"
     trouble = _trouble_with(probe, put=True)
     if trouble:

@@ -229,12 +229,16 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def nearest_existing(path: Path) -> Path:
+    """A local path itself, or the nearest of the folders above it that is there."""
+    return next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
+
+
 def free_bytes(path: Path) -> int | None:
     """Free bytes on the file system a path will be on; object stores have no end."""
     if is_remote(path):
         return None
-    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
-    return shutil.disk_usage(existing).free
+    return shutil.disk_usage(nearest_existing(path)).free
 
 
 def links_inside(root: Path) -> Iterator[Path]:
@@ -296,7 +300,7 @@ def check_writable(path: Path, what: str) -> None:
     if is_remote(path):
         _probe_object(path, what)
         return
-    existing = next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())
+    existing = nearest_existing(path)
     if not existing.is_dir():
         raise InputError(f"cannot write {what} at {path}: {existing} is a file; choose another")
     _probe(existing, path, what)
