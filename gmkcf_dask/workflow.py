@@ -403,6 +403,7 @@ def _result(
         "block_size": store.manifest.block_size,
         "kernels": [asdict(kernel) for kernel in store.manifest.kernels],
         "kernel_weights": dict(zip(found.kernel_names, found.weights.tolist(), strict=True)),
+        "weights_history": found.weights_history.tolist(),
         "objective_history": list(found.history),
         "n_iter": found.n_iter,
         "converged": found.converged,

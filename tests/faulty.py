@@ -79,7 +79,8 @@ def outcome(out):
     with np.load(out / "factors.npz", allow_pickle=False) as factors:
         arrays = {name: factors[name].tobytes() for name in factors.files}
     labels = (out / "labels.csv").read_bytes()
-    return labels, arrays, result["objective_history"], result["runs"], result["kernel_weights"]
+    learned = result["kernel_weights"], result["weights_history"]
+    return labels, arrays, result["objective_history"], result["runs"], learned
 
 
 def mount(*arguments):

@@ -55,6 +55,8 @@ def assert_same(found, expected):
     for one, other in zip(found, expected, strict=True):
         assert (one.history, one.runs) == (other.history, other.runs)
         assert one.weights.tobytes() == other.weights.tobytes()
+        assert one.weights_history.tobytes() == other.weights_history.tobytes()
+        assert one.weights_history.shape == other.weights_history.shape
         np.testing.assert_array_equal(one.labels, other.labels)
         assert one.factors.keys() == other.factors.keys()
         for name, values in one.factors.items():

@@ -26,6 +26,7 @@ from gmkcf_dask.methods.checkpoints import (
     from_state,
 )
 from gmkcf_dask.methods.forms import Form, refuse_other_forms
+from gmkcf_dask.methods.shared import SharedStates
 from gmkcf_dask.methods.steps import Steps, ended, on_each, on_kernel, together
 
 Floats = npt.NDArray[np.float64]
@@ -33,6 +34,11 @@ Labels = npt.NDArray[np.int32]
 S = TypeVar("S")
 MEAN = "mean"
 """The name of the equal-weight mean of all kernels."""
+
+
+def no_weights(m: int) -> Floats:
+    """The history of weights that are not learned, shape (0, m)."""
+    return np.empty((0, m))
 
 
 class Run(Protocol):
@@ -51,15 +57,16 @@ R = TypeVar("R", bound=Run)
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One restart: its objective, iterations, and whether it converged."""
+    """One restart: its objective, iterations, whether it converged, and all objectives."""
 
     objective: float
     n_iter: int
     converged: bool
+    history: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, run: Run) -> RunSummary:
-        return cls(run.history[-1], len(run.history) - 1, run.converged)
+        return cls(run.history[-1], len(run.history) - 1, run.converged, tuple(run.history))
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,9 @@ class Clustering:
         `embedding` and `eigenvalues` of spectral clustering; or nothing.
     kernel : str or None
         The one kernel that was used, or "mean"; None where all were.
+    weights_history : ndarray, shape (n_iter + 1, m)
+        Weights of the best run: of the start, then after every iteration; shape (0, m) where they
+        are not learned.
     """
 
     labels: Labels
@@ -94,6 +104,7 @@ class Clustering:
     seed: int
     factors: Mapping[str, Floats] = field(default_factory=dict)
     kernel: str | None = None
+    weights_history: Floats = field(default_factory=partial(no_weights, 0))
 
     @property
     def n_iter(self) -> int:
@@ -258,6 +269,7 @@ class SingleKernelMethod(Method, Generic[S, R]):
                     seed,
                     factors,
                     name,
+                    no_weights(len(stack.names)),
                 )
         return found
 
@@ -270,41 +282,9 @@ class SingleKernelMethod(Method, Generic[S, R]):
         return seeds if self.seeded else seeds[:1]
 
 
-class SharedStates:
-    """The checkpoints of runs that share sweeps.
-
-    How many blocks go into a product has a say in the last bits, so the runs have to go on as they
-    went, side by side: their states make a checkpoint when all of them end an iteration in the same
-    round.
-    """
-
-    def __init__(self, checkpoints: Checkpoints, n_runs: int, running: Form, ended: Form) -> None:
-        if checkpoints.resumed is not None:
-            refuse_other_forms(checkpoints.resumed, forms.one_of_each(n_runs, ended, running))
-        resumed = checkpoints.resumed or {"ended": {}, "running": {}}
-        self.ended: dict[int, State] = {int(r): state for r, state in resumed["ended"].items()}
-        self._running: dict[int, State] = {int(r): s for r, s in resumed["running"].items()}
-        self._checkpoints = checkpoints
-        self._numbers = range(n_runs)
-        self._at_hand: dict[int, State] = {}
-
-    def turn(self, number: int) -> Turn:
-        """For run `number`."""
-        return Turn(self._running.get(number), partial(self._at_hand.__setitem__, number))
-
-    def before_round(self, results: Mapping[int, Run]) -> None:
-        """Keep the states if there is one of every run that goes on."""
-        if all(number in results or number in self._at_hand for number in self._numbers):
-            self._checkpoints.keep(
-                {
-                    "ended": {str(number): as_state(run) for number, run in results.items()},
-                    "running": {str(number): state for number, state in self._at_hand.items()},
-                }
-            )
-        self._at_hand.clear()
-
-
-_SUMMARY = forms.fields(objective=forms.number, n_iter=forms.count, converged=forms.truth)
+_SUMMARY = forms.fields(
+    objective=forms.number, n_iter=forms.count, converged=forms.truth, history=forms.history
+)
 
 
 def best_restart(
@@ -327,7 +307,7 @@ def best_restart(
         refuse_other_forms(
             state, lambda found: form(found) and bool(found["ended"]) == (found["best"] is not None)
         )
-        ended = [RunSummary(**summary) for summary in state["ended"]]
+        ended = [from_state(RunSummary, summary) for summary in state["ended"]]
         best = None if state["best"] is None else from_state(run_type, state["best"])
     skipped = len(ended)
     for number, start in enumerate(starts):

@@ -28,6 +28,7 @@ from gmkcf_dask.methods.base import (
     RunSummary,
     check_positive,
     check_whole,
+    no_weights,
 )
 from gmkcf_dask.methods.checkpoints import NO_CHECKPOINTS, Checkpoints
 from gmkcf_dask.methods.eigen import (
@@ -84,6 +85,7 @@ class Coreg(MultipleKernelMethod):
                 (RunSummary.of(found),),
                 seed,
                 {"embedding": rows},
+                weights_history=no_weights(m),
             )
             for seed in seeds
         ]

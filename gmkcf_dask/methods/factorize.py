@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -14,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from gmkcf_dask.engine.operators import FusedKernel
 from gmkcf_dask.errors import InputError, NotPositiveError, NumericsError, NumericsWarning
 from gmkcf_dask.methods import forms, updates
-from gmkcf_dask.methods.base import check_whole
+from gmkcf_dask.methods.base import check_whole, no_weights
 from gmkcf_dask.methods.checkpoints import State, as_state
 from gmkcf_dask.methods.forms import Form
 from gmkcf_dask.methods.init import Init, Start, make_starts
@@ -98,6 +99,8 @@ class Factorization:
     history : tuple of float
         J of the start, then after every iteration.
     converged : bool
+    weights_history : ndarray, shape (n_iter + 1, m)
+        w of the start, then after every iteration; shape (0, m) where it stays.
     """
 
     U: Floats
@@ -105,6 +108,7 @@ class Factorization:
     w: Floats
     history: tuple[float, ...]
     converged: bool
+    weights_history: Floats = field(default_factory=partial(no_weights, 0))
 
     def __post_init__(self) -> None:
         refuse_nonfinite(U=self.U, V=self.V)
@@ -121,9 +125,15 @@ class Factorization:
 def factorization_form(n: int, k: int, m: int) -> Form:
     """Of a `Factorization` in a checkpoint."""
     factor = forms.floats(n, k)
-    return forms.fields(
-        U=factor, V=factor, w=forms.weights(m), history=forms.history, converged=forms.truth
+    fields = forms.fields(
+        U=factor,
+        V=factor,
+        w=forms.weights(m),
+        history=forms.history,
+        converged=forms.truth,
+        weights_history=forms.weights_history(m),
     )
+    return forms.as_long_as_the_history(fields)
 
 
 def iterate_form(n: int, k: int) -> Form:

@@ -79,6 +79,18 @@ def labels(n: int, k: int) -> Form:
     )
 
 
+def weights_history(m: int) -> Form:
+    """Weights of m kernels after some iterations, or after none."""
+    return lambda value: (
+        isinstance(value, np.ndarray) and value.ndim == 2 and floats(len(value), m)(value)
+    )
+
+
+def as_long_as_the_history(form: Form) -> Form:
+    """That, with a `weights_history` as long as the `history`, or with an empty one."""
+    return lambda value: form(value) and len(value["weights_history"]) in (0, len(value["history"]))
+
+
 def maybe(form: Form) -> Form:
     """None, or that."""
     return lambda value: value is None or form(value)

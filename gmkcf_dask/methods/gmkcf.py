@@ -29,6 +29,7 @@ from gmkcf_dask.methods.base import (
     Clustering,
     MultipleKernelMethod,
     best_restart,
+    no_weights,
     refuse_many_seeds,
     warn_if_one_kernel_has_it_all,
 )
@@ -102,6 +103,7 @@ class Gmkcf(SolverOptions, MultipleKernelMethod):
             runs,
             seed,
             {"U": done.U, "V": done.V},
+            weights_history=done.weights_history,
         )
 
 
@@ -131,6 +133,7 @@ def gmkcf(
     state = turn.resumed or _first_state(stack, start, options, listen)
     U, V, w, before, pace = (state[name] for name in ("U", "V", "w", "before", "pace"))
     history: list[float] = list(state["history"])
+    weights_history: list[Floats] = list(state["weights_history"])
     floored: set[str] = set(state["floored"])
     weight_step = WeightStep(stack.products_per_weight_step, state["gain"])
     converged = risen = False
@@ -140,6 +143,7 @@ def gmkcf(
             at = alone(begin(fused, (U, V), before, pace), fused)
             if not history:
                 history.append(at.objective(fused.trace))
+                weights_history.append(w)
             at = alone(iterate(fused, at, options, weight_step), fused)
             U, V, before, pace = at.U, at.V, at.before, at.pace
         finally:
@@ -155,6 +159,7 @@ def gmkcf(
         J_old, J = history[-1], float(w**2 @ e)
         weight_step = replace(weight_step, gain=J_before - J)
         history.append(J)
+        weights_history.append(w)
         change = (J_old - J) / J if J > 0 else 0.0
         listen(
             IterationDone(
@@ -176,6 +181,7 @@ def gmkcf(
                 "history": tuple(history),
                 "floored": sorted(floored),
                 "gain": weight_step.gain,
+                "weights_history": np.array(weights_history),
             }
         )
     if not converged:
@@ -189,12 +195,12 @@ def gmkcf(
             NumericsWarning,
             stacklevel=2,
         )
-    return Factorization(U, V, w, tuple(history), converged)
+    return Factorization(U, V, w, tuple(history), converged, np.array(weights_history))
 
 
 def _state_form(n: int, k: int, names: Sequence[str]) -> Form:
     factor = forms.floats(n, k)
-    return forms.fields(
+    fields = forms.fields(
         U=factor,
         V=factor,
         w=forms.weights(len(names)),
@@ -203,7 +209,9 @@ def _state_form(n: int, k: int, names: Sequence[str]) -> Form:
         history=forms.history,
         floored=forms.each(lambda name: name in names),
         gain=forms.number,
+        weights_history=forms.weights_history(len(names)),
     )
+    return forms.as_long_as_the_history(fields)
 
 
 def _first_state(
@@ -213,7 +221,7 @@ def _first_state(
     w = np.full(m, 1.0 / m)
     U, V = _spectral_start(stack, w, options.n_clusters, listen) if start is None else start
     rest: State = {"before": None, "pace": 1.0, "history": (), "floored": (), "gain": 0.0}
-    return {"U": U, "V": V, "w": w, **rest}
+    return {"U": U, "V": V, "w": w, "weights_history": no_weights(m), **rest}
 
 
 def _spectral_start(stack: KernelStack, w: Floats, k: int, listen: Listener) -> Start:

@@ -14,7 +14,7 @@ from gmkcf_dask.events import IterationDone, Listener, ignore
 from gmkcf_dask.methods import forms
 from gmkcf_dask.methods.accelerate import iterate
 from gmkcf_dask.methods.assign import kmeans_labels
-from gmkcf_dask.methods.base import Labels, SingleKernelMethod
+from gmkcf_dask.methods.base import Labels, SingleKernelMethod, no_weights
 from gmkcf_dask.methods.checkpoints import FRESH, Turn
 from gmkcf_dask.methods.factorize import (
     Factorization,
@@ -125,5 +125,6 @@ def kcf(
         turn.keep({"at": at.state(), "history": tuple(history)})
     if not converged:
         warn_not_converged(options, history, risen=risen, what=f"KCF on {kernel.label}")
-    run = Factorization(at.U, at.V, weights, tuple(history), converged)
+    constant = no_weights(len(weights))
+    run = Factorization(at.U, at.V, weights, tuple(history), converged, constant)
     return finish(run, at.KU.full, polish=options.polish)

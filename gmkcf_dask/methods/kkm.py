@@ -20,7 +20,7 @@ from gmkcf_dask.engine.operators import FusedKernel
 from gmkcf_dask.errors import NumericsWarning
 from gmkcf_dask.events import IterationDone, Listener
 from gmkcf_dask.methods import forms
-from gmkcf_dask.methods.base import Floats, Labels, SingleKernelMethod, check_whole
+from gmkcf_dask.methods.base import Floats, Labels, SingleKernelMethod, check_whole, no_weights
 from gmkcf_dask.methods.checkpoints import Turn
 from gmkcf_dask.methods.forms import Form
 from gmkcf_dask.methods.partition import (
@@ -113,7 +113,8 @@ class Kkm(SingleKernelMethod[Floats, Partition]):
                 ConvergenceWarning,
                 stacklevel=2,
             )
-        return Partition(labels, weights, tuple(history), converged)
+        constant = no_weights(len(weights))
+        return Partition(labels, weights, tuple(history), converged, constant)
 
     def forms(self, n: int, m: int) -> tuple[Form, Form]:
         k = self.n_clusters

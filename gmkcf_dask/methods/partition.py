@@ -26,22 +26,27 @@ class Partition:
     history : tuple of float
         Objective of the start, then after every iteration.
     converged : bool
+    weights_history : ndarray, shape (n_iter + 1, m)
+        Weights of the start, then after every iteration; shape (0, m) where they stay.
     """
 
     labels: Labels
     weights: Floats
     history: tuple[float, ...]
     converged: bool
+    weights_history: Floats
 
 
 def partition_form(n: int, k: int, m: int) -> Form:
     """Of a `Partition` in a checkpoint."""
-    return forms.fields(
+    fields = forms.fields(
         labels=forms.labels(n, k),
         weights=forms.weights(m),
         history=forms.history,
         converged=forms.truth,
+        weights_history=forms.weights_history(m),
     )
+    return forms.as_long_as_the_history(fields)
 
 
 def random_centres(n: int, k: int, seed: int, n_init: int) -> Iterator[Floats]:

@@ -130,18 +130,21 @@ class Rmkkm(MultipleKernelMethod):
             best.converged,
             runs,
             seed,
+            weights_history=best.weights_history,
         )
 
 
 def _state_form(n: int, k: int, m: int) -> Form:
     centres = forms.each(forms.any_floats(n, k))
-    return forms.fields(
+    fields = forms.fields(
         w=forms.weights(m),
         labels=forms.labels(n, k),
         starts=lambda found: bool(found) and centres(found),
         history=forms.history,
         rng=_is_generator,
+        weights_history=forms.weights_history(m),
     )
+    return forms.as_long_as_the_history(fields)
 
 
 def _is_generator(state: object) -> bool:
@@ -165,9 +168,11 @@ def rmkkm(
     m, n, k = len(stack.names), stack.n_samples, options.n_clusters
     labels: Labels | None = None
     history: list[float] = []
+    weights_history: list[Floats] = []
     if turn.resumed is not None:
         w, labels, starts = (turn.resumed[name] for name in ("w", "labels", "starts"))
         history = list(turn.resumed["history"])
+        weights_history = list(turn.resumed["weights_history"])
         rng.bit_generator.state = turn.resumed["rng"]
     else:
         w = np.full(m, m ** (-1.0 / options.gamma))
@@ -190,9 +195,11 @@ def rmkkm(
         C, own = own_distances(stack, found, w)
         if not history:
             history.append(float(np.sqrt(own @ w).sum()))
+            weights_history.append(w)
         w = weights_from_distances(own, w, options.gamma)
         F_old, F = history[-1], float(np.sqrt(own @ w).sum())
         history.append(F)
+        weights_history.append(w)
         change = (F_old - F) / F if F > 0 else 0.0
         listen(
             IterationDone(
@@ -212,6 +219,7 @@ def rmkkm(
                 "starts": starts,
                 "history": tuple(history),
                 "rng": rng.bit_generator.state,
+                "weights_history": np.array(weights_history),
             }
         )
     assert labels is not None
@@ -222,7 +230,7 @@ def rmkkm(
             ConvergenceWarning,
             stacklevel=2,
         )
-    return Partition(labels, w, tuple(history), converged)
+    return Partition(labels, w, tuple(history), converged, np.array(weights_history))
 
 
 @dataclass(frozen=True)
