@@ -234,6 +234,20 @@ def test_a_sweep_reads_every_tile_once_however_it_is_cut(
     assert found[1].shape == (N, 0)
 
 
+def test_an_overview_is_one_graph_and_one_sweep(rng, tmp_path, reads):
+    runner = CountingRunner(scheduler="synchronous")
+    Ks = kernels(rng, N, M)
+    stack = tiled(tmp_path / "s.zarr", [*Ks, Ks[1]], "float32", BLOCK, runner)
+    assert stack._reader.stored == (0, 1, 2, 1)  # merged when they were written
+    reads.clear()
+    runner.graphs.clear()
+    found = stack.overview(rng.integers(0, 5, N), 5)
+    assert runner.graphs == ["compute"]
+    assert sorted(reads) == [(i, t) for i in range(M) for t in range(stack._reader.tiling.n_tiles)]
+    np.testing.assert_array_equal(found.sums[1], found.sums[3])
+    assert found.correlation()[1, 3] == pytest.approx(1.0)
+
+
 def peak_of(work):
     work()  # caches of opened arrays are not part of the task
     tracemalloc.start()
@@ -249,7 +263,7 @@ def peak_of(work):
 @pytest.mark.parametrize("precision", ["float32", "compact"])
 def test_peak_of_a_task_does_not_grow_with_the_kernels(rng, tmp_path, precision):
     n, block, k = 1200, 300, 4
-    U, V = rng.random((n, k)), rng.random((n, k))
+    U, V, groups = rng.random((n, k)), rng.random((n, k)), np.arange(n, dtype=np.int32) % k
     peaks = {}
     for m in (2, 12):
         stack = tiled(tmp_path / f"{m}.zarr", kernels(rng, n, m), precision, block)
@@ -266,6 +280,7 @@ def test_peak_of_a_task_does_not_grow_with_the_kernels(rng, tmp_path, precision)
                 )
             ),
             peak_of(lambda t=tiles, s=source, r=reader: tasks.fuse_task(t, s, r.tiling)),
+            peak_of(lambda t=tiles, r=reader: tasks.overview_task(t, groups, r, k)),
         )
         planned = fit_task_bytes(reader.tiling, 2 * k, precision)
         assert max(peaks[m]) <= planned

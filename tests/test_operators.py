@@ -77,6 +77,48 @@ def test_products_of_each_kernel(stack, Ks, rng):
     close(stack.matmul_each(own), [K @ Z for K, Z in zip(Ks, own, strict=True)])
 
 
+def test_overview(stack, Ks, rng):
+    groups = rng.integers(0, 6, N)
+    groups[groups == 4] = 5  # an empty group is no matter
+    found = stack.overview(groups, 6)
+    member = np.eye(6)[groups]
+    close(found.sums, [member.T @ K @ member for K in Ks])
+    assert (found.sums == found.sums.transpose(0, 2, 1)).all()
+    # of three kernels two fit beside the fused tiles of a task: every second row of a tile
+    assert found.entries == N * N / 2
+    assert np.abs(found.correlation() - np.corrcoef([K.ravel() for K in Ks])).max() < 0.1
+    np.testing.assert_allclose(found.deviations(), [K.std() for K in Ks], rtol=0.1)
+
+
+def test_overview_of_few_kernels_is_exact(Ks, rng, tmp_path):
+    entries = [K.ravel() for K in Ks[:2]]
+    for stack in (dense(Ks[:2], block=20), tiled(tmp_path / "s.zarr", Ks[:2], block=20)):
+        found = stack.overview(np.zeros(N, int), 1)
+        assert found.entries == N * N
+        close(found.compared, [K.sum() for K in Ks[:2]])
+        close(found.products, [[a @ b for b in entries] for a in entries])
+        close(found.correlation(), np.corrcoef(entries))
+        close(found.deviations(), [K.std() for K in Ks[:2]])
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64", "compact"])
+def test_overview_is_the_same_bits_everywhere(rng, tmp_path, precision):
+    Ks, groups = kernels(rng, N, M), rng.integers(0, 7, N)
+    expected = dense(Ks, precision, 20).overview(groups, 7)
+    for residency in ("memory", "recompute"):
+        stack = tiled(tmp_path / f"{residency}.zarr", Ks, precision, 20, residency=residency)
+        found = stack.overview(groups, 7)
+        for name in ("sums", "products", "compared"):
+            assert getattr(found, name).tobytes() == getattr(expected, name).tobytes()
+        assert found.entries == expected.entries
+    np.testing.assert_allclose(expected.sums.sum(axis=(1, 2)), [K.sum() for K in Ks], rtol=1e-4)
+
+
+def test_a_constant_kernel_is_like_no_other(rng):
+    found = dense([np.ones((N, N)), *kernels(rng, N, 1)], block=20).overview(np.zeros(N, int), 1)
+    np.testing.assert_array_equal(found.correlation(), np.eye(2))
+
+
 def test_tiny_factors_vanish_in_float32_only(rng, tmp_path):
     Ks = kernels(rng, 10, 1)
     Z = np.full((10, 1), 1e-35)
@@ -90,6 +132,7 @@ def test_a_missing_tile_is_named_and_never_zero(rng, tmp_path):
     assert victim.exists()
     victim.unlink()
     for ask in (
+        lambda: stack.overview(np.zeros(N, int), 1),
         lambda: stack.errors(rng.random((N, 2)), rng.random((N, 2))),
         lambda: stack.fuse(np.ones(M)).matmul(rng.random((N, 2))),
     ):
@@ -112,3 +155,6 @@ def test_any_tiling_gives_the_same_products(n, m, c, block, seed, mixed):
     U, V, w = rng.random((n, c)), rng.random((n, c)), rng.random(m)
     close(stack.errors(U, V), [naive.error(K, U, V) for K in Ks])
     close(stack.fuse(w**2).matmul(U), naive.fuse(Ks, w) @ U)
+    member = np.eye(c)[rng.integers(0, c, n)]
+    sums = stack.overview(member.argmax(axis=1), c).sums
+    close(sums, [member.T @ K @ member for K in Ks])

@@ -13,11 +13,13 @@ from gmkcf_dask.blas import on_cores, one_blas_thread
 from gmkcf_dask.engine.operators import (
     Floats,
     FusedAnswers,
+    Overview,
     error_floor,
     finite,
     in_order,
     one_factor,
 )
+from gmkcf_dask.engine.overview import GroupSums, overview_of
 from gmkcf_dask.engine.tiles import (
     AnyFloats,
     Errors,
@@ -119,6 +121,11 @@ class DenseKernels:
         parts = self.map_groups(lambda: ProductEach(self._reader, asked, factor, split=split))
         found = assemble_each(Partial.tree_sum(parts), self._reader.tiling, asked, split=split)
         return in_order(found, self.names, self.n_samples)
+
+    def overview(self, groups: npt.NDArray[np.integer], n_groups: int) -> Overview:
+        of = np.ascontiguousarray(groups, np.int32)
+        parts = self.map_groups(lambda: GroupSums(self._reader, of, n_groups))
+        return overview_of(Partial.tree_sum(parts), self._reader)
 
     def map_groups(self, prepare: Callable[[], Callable[[range], _T]]) -> list[_T]:
         """The work on each group of tiles, prepared once per core; results in tile order."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +17,50 @@ import numpy.typing as npt
 from gmkcf_dask.errors import DamagedStoreError
 
 Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Overview:
+    """m kernels in small.
+
+    Attributes
+    ----------
+    sums : ndarray, shape (m, g, g)
+        Of the entries between every two groups of samples.
+    products : ndarray, shape (m, m)
+        Σ K^i ∘ K^j over the entries that were compared.
+    compared : ndarray, shape (m,)
+        Σ K^i over the same entries.
+    entries : int
+        How many these are: n², or an even part of it where many kernels meet large tiles.
+    """
+
+    sums: Floats
+    products: Floats
+    compared: Floats
+    entries: int
+
+    def deviations(self) -> Floats:
+        """Standard deviation of the entries of every kernel, shape (m,)."""
+        return np.sqrt(np.maximum(np.diagonal(self._covariance()), 0.0))
+
+    def correlation(self) -> Floats:
+        """Pearson's, between the entries of every two kernels, shape (m, m).
+
+        A constant kernel has none: 0 with all others.
+        """
+        covariance, spread = self._covariance(), self.deviations()
+        level = np.sqrt(np.diagonal(self.products) / self.entries)
+        varies = spread > 1e-7 * level  # the rest is rounding
+        both = np.outer(varies, varies)
+        scale = np.outer(spread, spread)
+        found = np.divide(covariance, scale, out=np.zeros_like(covariance), where=both)
+        np.fill_diagonal(found, 1.0)
+        return np.asarray(np.clip(found, -1.0, 1.0))
+
+    def _covariance(self) -> Floats:
+        means = self.compared / self.entries
+        return np.asarray(self.products / self.entries - np.outer(means, means))
 
 
 class FusedKernel(Protocol):
@@ -101,6 +146,12 @@ class KernelStack(Protocol):
 
         Zs is one array of shape (n, c) for all kernels, or m arrays of shape (n, c_i); a kernel
         whose array has no columns is not read. `split` appends the products with K⁺: (n, 2c_i).
+        """
+
+    def overview(self, groups: npt.NDArray[np.integer], n_groups: int) -> Overview:
+        """Sums between groups of samples in every kernel, and how alike the kernels are.
+
+        `groups` has the group of every sample, shape (n,). One sweep over all kernels.
         """
 
 

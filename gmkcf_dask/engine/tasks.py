@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gmkcf_dask.engine.overview import Groups, GroupSums
 from gmkcf_dask.engine.tiles import (
     AnyFloats,
     Errors,
@@ -132,6 +133,12 @@ def product_each_task(
 def errors_task(tiles: Indices, F: AnyFloats, reader: TileReader) -> Floats:
     """What tiles add to the errors of all kernels, shape (1, m)."""
     return Errors(reader, plain(F))(map(int, tiles))[None]
+
+
+def overview_task(tiles: Indices, Z: Groups, reader: TileReader, n_groups: int) -> Boxes:
+    """What tiles add to the sums over groups of samples, and to the products between kernels."""
+    groups = np.require(Z, requirements=["C_CONTIGUOUS", "ALIGNED"])
+    return box(GroupSums(reader, groups, n_groups)(map(int, tiles)))
 
 
 def box(partial: Partial, ndim: int = 1) -> Boxes:

@@ -14,16 +14,19 @@ from uuid import uuid4
 
 import dask.array as da
 import numpy as np
+import numpy.typing as npt
 from dask.delayed import Delayed, delayed
 
 from gmkcf_dask.engine.operators import (
     Floats,
     FusedAnswers,
+    Overview,
     error_floor,
     finite,
     in_order,
     one_factor,
 )
+from gmkcf_dask.engine.overview import overview_of
 from gmkcf_dask.engine.tasks import (
     WriteThrough,
     as_is,
@@ -31,6 +34,7 @@ from gmkcf_dask.engine.tasks import (
     first_of,
     fuse_and_multiply_task,
     merge_boxes,
+    overview_task,
     product_each_task,
     product_of_blocks_task,
     product_task,
@@ -145,6 +149,15 @@ class TiledKernels:
             summed = unbox(self._computed(products))
             found |= assemble_each(summed, self._reader.tiling, own, split=split)
         return in_order(found, self.names, self.n_samples)
+
+    def overview(self, groups: npt.NDArray[np.integer], n_groups: int) -> Overview:
+        of = np.ascontiguousarray(groups, np.int32)
+
+        def sums() -> da.Array:
+            rides = delayed(of, name=_unique("groups"), traverse=False)
+            return self.summed(overview_task, rides, reader=self._reader, n_groups=n_groups)
+
+        return overview_of(unbox(self._computed(sums)), self._reader)
 
     def _within_memory(self, columns: Sequence[slice], *, split: bool) -> Iterator[list[int]]:
         """Kernels whose products are summed in one graph; a kernel is in one only, so read once."""
