@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from gmkcf_dask.engine.tiled import TiledKernels
 from gmkcf_dask.engine.tiles import MemoryTiles
 from gmkcf_dask.errors import HopelessInputError, PlanRefused, StoreError
 from gmkcf_dask.events import Listener, ignore
-from gmkcf_dask.files import free_bytes, is_link, resolved
+from gmkcf_dask.files import free_bytes, is_link
 from gmkcf_dask.kernels.build import build_store, build_tiles, find_store
 from gmkcf_dask.kernels.lease import writing
 from gmkcf_dask.kernels.magnitudes import LARGEST_TRACE, SMALLEST_DIAGONAL
@@ -59,8 +58,18 @@ from gmkcf_dask.results.checkpoints import (
     plain,
     remove_checkpoints,
 )
+from gmkcf_dask.results.insight import About
+from gmkcf_dask.results.meaning import Profile, read_profile
+from gmkcf_dask.results.outcome import (
+    add_insight,
+    cluster_entries,
+    explain_run,
+    run_result,
+    store_name,
+    store_samples,
+)
 from gmkcf_dask.results.run import holds_run, remove_run, write_run
-from gmkcf_dask.results.summary import summarize_clusters
+from gmkcf_dask.results.stopwatch import Stopwatch as Stopwatch
 
 Floats = npt.NDArray[np.float64]
 
@@ -255,21 +264,6 @@ def _bytes_of(X: Matrix) -> int:
 # the jobs of the command line
 
 
-@dataclass(frozen=True)
-class Stopwatch:
-    """Seconds by stage."""
-
-    seconds: dict[str, float]
-
-    def time(self, stage: str, work: Callable[[], Any]) -> Any:
-        start = time.perf_counter()
-        try:
-            return work()
-        finally:
-            elapsed = time.perf_counter() - start
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + elapsed
-
-
 def build(
     path: Path,
     request: KernelRequest,
@@ -333,13 +327,16 @@ def fit_into(
     checkpoint_every: int | None = None,
     resume: bool = False,
     still_ours: Callable[[], None] = lambda: None,
+    command: str | None = None,
+    title: str | None = None,
 ) -> list[tuple[Clustering, dict[str, Any]]]:
     """Fit on a store and write the run folder; returns clusterings and what result.json holds.
 
     With several kernels there is a run folder for each inside `out`. Until all are written there
     is a checkpoint in `out`, from which a later call goes on with `resume`. Of two that write to
     one folder the second is refused by `kernels.lease.owning`, for the caller to hold; `still_ours`
-    is what it yields.
+    is what it yields. `command` and `title`, the name of the store unless given, are for the reader
+    of insight.json, which is written when all else is.
     """
     watch = watch or Stopwatch({})
     method.check_samples(store.n_samples)
@@ -365,17 +362,18 @@ def fit_into(
             clusterings: list[Clustering] = watch.time(
                 "fit", lambda: fit(stack, method, [seed], kernels, listen, checkpoints)
             )
-    features = store.features() if store.manifest.n_features else None
-    terms = store.strings("terms")
-    results = []
+    samples, k = store_samples(store), method.n_clusters
+    results, folders = [], []
+    profile: Profile | None = None
     for found in clusterings:
-        clusters = watch.time("summary", partial(summarize_clusters, found.labels, features, terms))
-        result = _result(store, method, found, plan, resources)
+        U = found.factors.get("U")
+        profile = watch.time("summary", partial(read_profile, found.labels, k, samples.features, U))
+        result = run_result(store, method, found, plan, resources)
         result |= {
             "fingerprint": plain(fingerprint),
-            "clusters": [asdict(cluster) for cluster in clusters],
+            "clusters": cluster_entries(found, k, profile, samples.terms),
             "warnings": notes(),
-            "seconds": {stage: round(value, 3) for stage, value in watch.seconds.items()},
+            "seconds": watch.rounded(),
         }
         folder = out
         if len(clusterings) > 1:
@@ -385,35 +383,13 @@ def fit_into(
         still_ours()
         write_run(folder, store.ids, found.labels, factors, result)
         results.append((found, result))
+        folders.append(folder)
     remove_checkpoints(checkpoints.folder)
+    about = About(title or store_name(store.path), command)
+    profile = profile if len(results) == 1 else None
+    for folder, (found, result) in zip(folders, results, strict=True):
+        insight = explain_run(stack, method, found, samples, result, about, profile, listen, watch)
+        if insight is not None:
+            still_ours()
+            add_insight(folder, insight, result)
     return results
-
-
-def _result(
-    store: KernelStore, method: Method, found: Clustering, plan: Plan, resources: Resources
-) -> dict[str, Any]:
-    return {
-        "method": method.name,
-        "parameters": asdict(method),  # type: ignore[call-overload]
-        "kernel": found.kernel,
-        "seed": found.seed,
-        "store": str(resolved(store.path)),
-        "n_samples": store.n_samples,
-        "precision": store.manifest.precision,
-        "block_size": store.manifest.block_size,
-        "kernels": [asdict(kernel) for kernel in store.manifest.kernels],
-        "kernel_weights": dict(zip(found.kernel_names, found.weights.tolist(), strict=True)),
-        "weights_history": found.weights_history.tolist(),
-        "objective_history": list(found.history),
-        "n_iter": found.n_iter,
-        "converged": found.converged,
-        "runs": [asdict(run) for run in found.runs],
-        "bytes": {
-            "stored": store.stored_bytes(),
-            "touched_per_iteration": plan.read_per_iteration if method.name == "gmkcf" else None,
-            "planned_worker_peak": plan.worker_peak_bytes,
-            "worker_peaks": list(resources.worker_peaks().values()),
-        },
-        "plan": asdict(plan),
-        "versions": package_versions(),
-    }

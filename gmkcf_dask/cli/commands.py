@@ -187,7 +187,8 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
                 ),
             )
         _echo_duplicates(built)
-        _fit_and_report(out, built, method, kernels, resources, options, watch.seconds)
+        title = Path(input_path).name
+        _fit_and_report(out, built, method, kernels, resources, options, watch.seconds, title)
 
 
 @main.command()
@@ -360,6 +361,7 @@ def _fit_and_report(
     resources: Any,
     options: dict[str, Any],
     seconds: dict[str, float],
+    title: str | None = None,
 ) -> None:
     from gmkcf_dask import workflow
     from gmkcf_dask.kernels.lease import owning
@@ -384,6 +386,8 @@ def _fit_and_report(
                 checkpoint_every=options["checkpoint_every"],
                 resume=options["resume"],
                 still_ours=still_ours,
+                command=click.get_current_context().find_root().obj.again(),
+                title=title,
             )
     except (HopelessError, InputError, StoreBusyError):
         raise  # the same command would end there again; what InputError leaves waits for another

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,14 +18,39 @@ def report_one(found: Any, result: dict[str, Any]) -> None:
         f"{result['method']}: {found.n_iter} iterations, {state}, objective {found.objective:.6g}"
         + (f" (run {best_run(found) + 1} of {len(found.runs)})" if len(found.runs) > 1 else "")
     )
-    click.echo("clusters")
+    width = shutil.get_terminal_size((100, 24)).columns
+    click.echo("clusters: size, similarity inside against any two samples, terms · most central")
     for cluster in result["clusters"]:
-        words = ", ".join(cluster["terms"])
-        click.echo(f"  {cluster['label']:>3}  {cluster['size']:>7,}  {words}".rstrip())
+        click.echo(cluster_line(cluster, width))
     click.echo("kernel weights")
     largest = max(found.weights)
     for name, weight in zip(found.kernel_names, found.weights, strict=True):
         click.echo(f"  {name:<14}{weight:.4f}  {'█' * round(30 * weight / largest)}".rstrip())
+
+
+def cluster_line(cluster: dict[str, Any], width: int) -> str:
+    """A cluster on one line of so many columns: size, cohesion, terms and most central sample."""
+    cohesion = cluster.get("cohesion")
+    inside = "" if cohesion is None else f"{cohesion:.1f}×"
+    line = f"  {cluster['label']:>3}  {cluster['size']:>7,}  {inside:>6}  "
+    central = _printable((cluster.get("central") or [""])[0])
+    words = _printable(", ".join(cluster["terms"]))
+    room = max(0, width - len(line) - 1)
+    for_words = max(room - len(central) - 3, 3 * room // 5) if central else room
+    line += _cut(words, for_words)
+    if central:
+        left = width - len(line) - 1 - len(" · ")
+        line += (" · " if words else "") + _cut(central, max(0, left))
+    return line.rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def _printable(text: str) -> str:
+    """Titles are other people's text, and must not command a terminal."""
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def report_many(found: list[Any]) -> None:

@@ -131,6 +131,41 @@ def scores(labels_true: Labels, labels_pred: Labels) -> dict[str, float]:
     }
 
 
+def confusion(
+    labels_true: Labels, labels_pred: Labels, n_clusters: int
+) -> tuple[list[str], list[int], Counts]:
+    """Return how many samples of every topic are in every cluster.
+
+    Parameters
+    ----------
+    labels_true : sequence of str or int, length n_samples
+    labels_pred : sequence of int, length n_samples
+        From 0 to n_clusters − 1.
+    n_clusters : int
+
+    Returns
+    -------
+    topics : list of str
+        Those that the best one-to-one map gives a cluster, by name, then the others.
+    clusters : list of int
+        In the order of the topics they are mapped to, then the others.
+    counts : ndarray of int, shape (n_topics, n_clusters)
+
+    Examples
+    --------
+    >>> topics, clusters, counts = confusion(["a", "a", "b"], [1, 1, 0], 2)
+    >>> topics, clusters, counts.tolist()
+    (['a', 'b'], [1, 0], [[2, 0], [0, 1]])
+    """
+    topics, of = np.unique(np.asarray(labels_true).astype(str), return_inverse=True)
+    counts = np.zeros((len(topics), n_clusters), dtype=np.int64)
+    np.add.at(counts, (of, np.asarray(labels_pred)), 1)
+    rows, columns = (list(map(int, way)) for way in linear_sum_assignment(counts, maximize=True))
+    rows += [i for i in range(len(topics)) if i not in rows]
+    columns += [c for c in range(n_clusters) if c not in columns]
+    return [str(topics[i]) for i in rows], columns, counts[np.ix_(rows, columns)]
+
+
 def _contingency(labels_true: Labels, labels_pred: Labels) -> Counts:
     """Count the samples of class i in cluster j, shape (n_classes, n_clusters)."""
     classes, class_of = _codes("labels_true", labels_true)

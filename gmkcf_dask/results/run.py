@@ -1,4 +1,7 @@
-"""A run folder: labels.csv, factors.npz and result.json, the last written last."""
+"""A run folder: labels.csv, factors.npz and result.json, the last written last.
+
+What the clusters mean, insight.json, comes after them: a run is whole without it.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,8 @@ from gmkcf_dask.results.checkpoints import (
 from gmkcf_dask.security import confined, refuse_link
 
 LABELS, RESULT, FACTORS = "labels.csv", "result.json", "factors.npz"
+INSIGHT = "insight.json"
+OWN_FILES = (RESULT, LABELS, FACTORS, INSIGHT)
 
 
 def check_run_folder(
@@ -60,7 +65,7 @@ def check_run_folder(
             f"{path} holds the checkpoint of a run that did not come to its end: go on from it "
             "with --resume, or start anew with --overwrite"
         )
-    held = [name for name in (RESULT, LABELS, FACTORS) if exists(path / name)]
+    held = [name for name in OWN_FILES if exists(path / name)]
     # a run that was allowed to overwrite them is allowed to when it goes on
     if held and not (overwrite or (resume and (begun or RESULT in held))):
         raise InputError(
@@ -92,7 +97,7 @@ def remove_run(path: Path) -> None:
 
     A file that is a link is removed itself, not what it points to.
     """
-    files = [path / name for name in (RESULT, LABELS, FACTORS)]
+    files = [path / name for name in OWN_FILES]
     held = [file for file in files if exists(file) or is_link(file)]
     if held:
         refuse_link(path, "a run")
@@ -107,17 +112,47 @@ def write_run(
     factors: Mapping[str, npt.NDArray[Any]],
     result: Mapping[str, Any],
 ) -> None:
-    """Write all three files; a reader that finds result.json finds the others complete."""
+    """Write all three files; a reader that finds result.json finds the others complete.
+
+    What an earlier run meant goes with its result.
+    """
     make_folder(path, "the run")
     remove(path / RESULT)
+    remove(path / INSIGHT)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["id", "label"])
     rows.writerows(zip(ids, labels.tolist(), strict=True))
     put_atomic(path / LABELS, text.getvalue().encode())
     put_atomic(path / FACTORS, npz_bytes(factors))
+    write_result(path, result)
+
+
+def write_result(path: Path, result: Mapping[str, Any]) -> None:
+    """Write result.json, or write it anew."""
     # in ASCII: the path of a store need not be text in any encoding
     put_atomic(path / RESULT, json.dumps(redacted_tree(result), indent=1).encode())
+
+
+def write_insight(path: Path, insight: Mapping[str, Any]) -> None:
+    """Write insight.json: numbers are finite, texts as they came."""
+    text = json.dumps(insight, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    # half a character, as names of files can have, stays what it is in JSON
+    put_atomic(path / INSIGHT, text.encode("utf-8", "backslashreplace"))
+
+
+def read_insight(path: Path) -> dict[str, Any]:
+    """insight.json of a run folder."""
+    content = get(path / INSIGHT)
+    if content is None:
+        raise InputError(f"{path} has no {INSIGHT}: run again with --overwrite")
+    try:
+        found = json.loads(content)
+        if not isinstance(found, dict) or not isinstance(found.get("version"), int):
+            raise TypeError("version")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{path / INSIGHT} is damaged: run again with --overwrite") from error
+    return found
 
 
 def read_result(path: Path) -> dict[str, Any]:

@@ -1,0 +1,174 @@
+"""Clusters as the kernels see them, from sums between groups of samples: nothing here is n×n.
+
+One overview serves all: groups are parts of clusters, so sums of clusters are sums of groups. A
+sample's similarity to itself says nothing about its cluster and is left out of all means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gmkcf_dask.engine.operators import KernelStack, Overview
+from gmkcf_dask.plan import MIB, SUMMED_AT_ONCE
+from gmkcf_dask.results.membership import Membership
+
+Floats = npt.NDArray[np.float64]
+N_GROUPS = 120
+"""Groups the samples are cut into, for a picture of the fused kernel."""
+SUM_BYTES = 16 * MIB
+"""What summing the sums of all kernels may hold at once."""
+NEAR = 0.99
+"""Correlation from which two kernels are nearly the same."""
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Samples in the order of their clusters, the largest first and the surest first in each.
+
+    Attributes
+    ----------
+    of : ndarray of int, shape (n,)
+        Group of every sample.
+    clusters : ndarray of int, shape (g,)
+        Cluster of every group: none has samples of two.
+    sizes : ndarray of int, shape (g,)
+    """
+
+    of: npt.NDArray[np.int32]
+    clusters: npt.NDArray[np.intp]
+    sizes: npt.NDArray[np.intp]
+
+
+def group_samples(found: Membership, n_kernels: int) -> Grouping:
+    """Cut every cluster into groups of about the same size, as many as their sums have room."""
+    room = SUM_BYTES // ((SUMMED_AT_ONCE + 1) * 8 * n_kernels)
+    most = max(1, min(N_GROUPS, int(room**0.5)))
+    n, of = len(found.labels), np.zeros(len(found.labels), np.int32)
+    clusters: list[int] = []
+    sizes: list[int] = []
+    for cluster in np.argsort(-found.sizes, kind="stable"):
+        size = int(found.sizes[cluster])
+        if not size:
+            continue
+        parts = max(1, round(most * size / n))
+        inside = np.flatnonzero(found.labels == cluster)
+        ranked = inside[np.lexsort((inside, -found.sure[inside]))]
+        for part in np.array_split(ranked, min(parts, size)):
+            of[part] = len(sizes)
+            clusters.append(int(cluster))
+            sizes.append(len(part))
+    return Grouping(of, np.array(clusters), np.array(sizes))
+
+
+@dataclass(frozen=True)
+class KernelView:
+    """Mean similarities between groups and between clusters, in every kernel and the fused one.
+
+    Attributes
+    ----------
+    grouping : Grouping
+    overview : Overview
+    group_means : ndarray, shape (g, g)
+        In the fused kernel, whose weights are scaled to a sum of 1.
+    inside : ndarray, shape (m, k)
+        Mean in every kernel between two samples of a cluster; NaN where there is no pair.
+    outside : ndarray, shape (m, k)
+        Mean between samples of the cluster and all others.
+    between : ndarray, shape (k, k)
+        Means in the fused kernel, between two samples of one cluster on the diagonal.
+    overall : float
+        Mean in the fused kernel between any two samples.
+    """
+
+    grouping: Grouping
+    overview: Overview
+    group_means: Floats
+    inside: Floats
+    outside: Floats
+    between: Floats
+    overall: float
+
+    def relative(self, cluster: int, other: int) -> float | None:
+        """Mean fused similarity between two clusters, 1 for that of any two samples."""
+        value = self.between[cluster, other]
+        return float(value / self.overall) if self.overall > 0 and np.isfinite(value) else None
+
+    def nearest(self, cluster: int, most: int = 3) -> list[tuple[int, float]]:
+        """The clusters most similar to one, and how similar."""
+        others = [(self.relative(cluster, c), c) for c in range(len(self.between)) if c != cluster]
+        known = [(-value, c) for value, c in others if value is not None]
+        return [(c, -value) for value, c in sorted(known)[:most]]
+
+    def contrasts(self, cluster: int) -> Floats:
+        """(mean inside − mean to others) / standard deviation of a kernel's entries, shape (m,)."""
+        spread = self.overview.deviations()
+        apart = self.inside[:, cluster] - self.outside[:, cluster]
+        return np.divide(apart, spread, out=np.zeros_like(apart), where=spread > 0)
+
+
+def view_kernels(
+    stack: KernelStack, coefficients: Floats, found: Membership, grouping: Grouping
+) -> KernelView:
+    """What one sweep over all kernels says about clusters.
+
+    Parameters
+    ----------
+    coefficients : ndarray, shape (m,)
+        Of the kernels in the fused one; only their proportions count.
+    """
+    m, g = len(stack.names), len(grouping.sizes)
+    overview = stack.overview(grouping.of, g)
+    own = np.array([np.bincount(grouping.of, stack.diagonal(i), g) for i in range(m)])
+    shares = coefficients / coefficients.sum()
+    of_cluster = np.eye(len(found.sizes))[grouping.clusters]
+    sizes = found.sizes.astype(np.float64)
+    sums = of_cluster.T @ overview.sums @ of_cluster
+    own_of_cluster = own @ of_cluster
+    inside = np.array(
+        [_pair_means(S, d, sizes).diagonal() for S, d in zip(sums, own_of_cluster, strict=True)]
+    )
+    diagonals = np.diagonal(sums, axis1=1, axis2=2)
+    pairs = np.where(sizes > 0, sizes * (sizes.sum() - sizes), 0.0)
+    outside = _ratio(sums.sum(axis=2) - diagonals, pairs)
+    fused = np.tensordot(shares, sums, 1)
+    n = sizes.sum()
+    overall = (fused.sum() - (shares @ own).sum()) / (n * (n - 1)) if n > 1 else 0.0
+    group_means = _pair_means(
+        np.tensordot(shares, overview.sums, 1), shares @ own, grouping.sizes.astype(np.float64)
+    )
+    alone = np.flatnonzero(grouping.sizes == 1)
+    group_means[alone, alone] = (shares @ own)[alone]  # there is nothing else to show
+    return KernelView(
+        grouping,
+        overview,
+        group_means,
+        inside,
+        outside,
+        _pair_means(fused, shares @ own_of_cluster, sizes),
+        float(overall),
+    )
+
+
+def near_kernels(correlation: Floats, names: tuple[str, ...]) -> list[tuple[str, str, float]]:
+    """Pairs of kernels that are nearly the same, the most alike first."""
+    pairs = [
+        (names[i], names[j], float(correlation[i, j]))
+        for i in range(len(names))
+        for j in range(i + 1, len(names))
+        if correlation[i, j] > NEAR
+    ]
+    return sorted(pairs, key=lambda pair: -pair[2])
+
+
+def _pair_means(sums: Floats, own: Floats, sizes: Floats) -> Floats:
+    """Means over pairs of two different samples; NaN where there is none. Shape (g, g)."""
+    pairs = np.outer(sizes, sizes) - np.diag(sizes)
+    return _ratio(sums - np.diag(own), pairs)
+
+
+def _ratio(sums: Floats, counts: Floats) -> Floats:
+    counts = np.broadcast_to(counts, sums.shape)
+    return np.asarray(np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0))
