@@ -257,7 +257,7 @@ def _summary(clusters: list[dict[str, Any]], members: Membership, what: str) -> 
     one = n == 1
     many = f"{n:,} {what.removesuffix('s') if one else what} {'falls' if one else 'fall'}"
     if len(filled) == 1:
-        return f"{many} into 1 cluster: {named}."
+        return f"{many} into 1 cluster: {filled[0]['name']}."
     clear = float((members.sure >= CLEAR).mean())
     return (
         f"{many} into {len(filled)} clusters: {named}{more}. "
