@@ -1,0 +1,350 @@
+"""What a report says in words and small bars, from the numbers of an insight."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gmkcf_dask.plan import human_bytes
+from gmkcf_dask.results.report_data import (
+    MOST_TABLE_COLUMNS,
+    Insight,
+    by_size,
+    cut,
+    finite,
+    has_all_excerpts,
+    shown_documents,
+)
+
+N_COLOURS, N_SHAPES = 20, 4
+"""Clusters are told apart by colour, then by shape, and always by their names."""
+OPEN_CARDS = 24
+"""Clusters up to which every card is open at once."""
+_CENTRAL = 3
+_HEAT_STEPS = 8
+_STAGES = {
+    "read": "reading the input",
+    "reading": "reading the input",
+    "build": "comparing all pairs (kernels)",
+    "fit": "finding the clusters",
+    "summary": "words of the clusters",
+    "overview": "map and overview",
+    "predict": "prediction",
+    "suggest": "choosing the number of clusters",
+}
+_BYTES = {
+    "stored": "kernels on disk",
+    "planned_worker_peak": "memory planned for each worker",
+}
+
+
+def view(insight: Insight) -> dict[str, Any]:
+    """What the template shows, by name; parts with nothing to show are empty."""
+    clusters = by_size(insight)
+    shown = shown_documents(insight)
+    row = {i: at for at, i in enumerate(shown)} if len(shown) < insight["n_samples"] else None
+    mark = {cluster["label"]: Mark(at) for at, cluster in enumerate(clusters)}
+    names = {cluster["label"]: cluster["name"] for cluster in clusters}
+    return {
+        "what": insight["what"],
+        "one": insight["what"].removesuffix("s"),
+        "n": insight["n_samples"],
+        "n_shown": len(shown),
+        "cards": [_card(insight, cluster, mark, names, row) for cluster in clusters],
+        "open_cards": len(clusters) <= OPEN_CARDS,
+        "has_concepts": any(cluster["concept_terms"] for cluster in clusters),
+        "all_excerpts": insight["documents"]["excerpts"] is None or has_all_excerpts(insight),
+        "facts": _facts(insight),
+        "has_map": bool(insight["documents"]["x"]),
+        "fused": _fused_sentence(insight),
+        "weights": _weights(insight),
+        "has_weight_lines": len(insight["kernels"]["names"]) > 1
+        and len(insight["kernels"]["history"]) > 1,
+        "has_likeness": len(insight["kernels"]["names"]) > 1
+        and bool(insight["kernels"]["correlation"]),
+        "convergence": _convergence(insight),
+        "confusion": _confusion(insight, mark, names),
+        "scores": _scores(insight),
+        "times": _times(insight),
+        "bytes": [
+            (_BYTES.get(name, name.replace("_", " ")), human_bytes(int(value)))
+            for name, value in insight["bytes"].items()
+            if finite(value) is not None
+        ],
+        "parameters": [(name, _plain(value)) for name, value in insight["parameters"].items()],
+        "versions": [(name, _plain(value)) for name, value in insight["versions"].items()],
+    }
+
+
+class Mark:
+    """How a cluster is told apart in drawings: a colour and a shape by its rank."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.colour = rank % N_COLOURS
+        self.shape = rank // N_COLOURS % N_SHAPES
+
+
+def cohesion_words(cohesion: float | None, what: str) -> str:
+    """How close the documents of a cluster are, in a sentence.
+
+    >>> cohesion_words(2.4, "documents")
+    'close: 2.4 times as alike as any two documents'
+    """
+    known = finite(cohesion)
+    if known is None:
+        return ""
+    if known < 1.1:
+        return f"no closer than any two {what}"
+    degree = next(word for most, word in _DEGREES if known < most)
+    return f"{degree}: {known:.1f} times as alike as any two {what}"
+
+
+_DEGREES = (
+    (1.5, "loose"),
+    (2.2, "fairly close"),
+    (4.0, "close"),
+    (8.0, "very close"),
+    (float("inf"), "tight"),
+)
+
+
+def duration(seconds: float) -> str:
+    """A length of time as one would say it.
+
+    >>> [duration(value) for value in (0.004, 0.5, 12.31, 75, 7384)]
+    ['0.00 s', '0.50 s', '12 s', '1 min 15 s', '2 h 3 min']
+    """
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def percent(share: float | None) -> str:
+    """A share in percent.
+
+    >>> [percent(value) for value in (0.3, 0.042, 0.0004, 0)]
+    ['30 %', '4.2 %', '<0.1 %', '0 %']
+    """
+    known = finite(share) or 0.0
+    if known == 0:
+        return "0 %"
+    if known < 0.001:
+        return "<0.1 %"
+    return f"{100 * known:.1f} %" if known < 0.0995 else f"{100 * known:.0f} %"
+
+
+# cards
+
+
+def _card(
+    insight: Insight,
+    cluster: Mapping[str, Any],
+    mark: Mapping[int, Mark],
+    names: Mapping[int, str],
+    row: Mapping[int, int] | None,
+) -> dict[str, Any]:
+    largest = max(other["size"] for other in insight["clusters"])
+
+    def documents(which: Sequence[int]) -> list[dict[str, Any]]:
+        return [_document(insight, i, i if row is None else row[i]) for i in which]
+
+    return {
+        "label": cluster["label"],
+        "name": cut(cluster["name"]),
+        "mark": mark[cluster["label"]],
+        "size": cluster["size"],
+        "share": percent(cluster["share"]),
+        "length": 100 * cluster["size"] / max(largest, 1),
+        "cohesion": cohesion_words(cluster["cohesion"], insight["what"]),
+        "terms": _chips(cluster["terms"]),
+        "concept_terms": _chips(cluster["concept_terms"]),
+        "central": documents(cluster["central"][:_CENTRAL]),
+        "doubtful": documents(cluster["doubtful"]),
+        "nearest": [
+            {"label": near["label"], "name": cut(names[near["label"]]), "mark": mark[near["label"]]}
+            for near in cluster["nearest"]
+        ],
+        "kernels": [kernel["name"] for kernel in cluster["kernels"] if _sees(kernel)][:3],
+    }
+
+
+def _sees(kernel: Mapping[str, Any]) -> bool:
+    return (finite(kernel["contrast"]) or 0.0) > 0
+
+
+def _chips(terms: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Terms with a size from 1 to 4 by their scores."""
+    highest = max((abs(finite(term["score"]) or 0.0) for term in terms), default=0.0) or 1.0
+    return [
+        {
+            "term": cut(term["term"], 60),
+            "size": 1 + min(int(4 * abs(finite(term["score"]) or 0.0) / highest), 3),
+            "high": term.get("high"),
+        }
+        for term in terms
+    ]
+
+
+def _document(insight: Insight, i: int, row: int) -> dict[str, Any]:
+    found = insight["documents"]
+    title = found["titles"][i] if found["titles"] else ""
+    return {
+        "row": row,
+        "title": cut(title.strip() or found["ids"][i]),
+        "id": cut(found["ids"][i]),
+        "excerpt": cut(found["excerpts"][i]) if found["excerpts"] else "",
+        "sure": percent(found["sure"][i]),
+    }
+
+
+# numbers of the run
+
+
+def _facts(insight: Insight) -> list[tuple[str, str]]:
+    objective = finite(insight["objective"])
+    kernels = len(insight["kernels"]["names"])
+    found = [
+        (insight["what"], f"{insight['n_samples']:,}"),
+        ("clusters", f"{insight['n_clusters']:,}"),
+        ("kernels", f"{kernels:,}"),
+        ("method", insight["method"]),
+        ("iterations", f"{insight['n_iter']:,}" + ("" if insight["converged"] else ", not settled")),
+        ("time", duration(_total(insight))),
+    ]
+    if objective is not None:
+        found.insert(5, ("objective", f"{objective:.6g}"))
+    return found
+
+
+def _total(insight: Insight) -> float:
+    return sum(finite(value) or 0.0 for name, value in insight["seconds"].items() if name != "total")
+
+
+def _times(insight: Insight) -> dict[str, Any]:
+    """Stages with where each begins and how long it is, in percent of all."""
+    total = _total(insight)
+    if total <= 0:
+        return {}
+    stages, begin = [], 0.0
+    for at, (name, value) in enumerate(insight["seconds"].items()):
+        seconds = finite(value) or 0.0
+        if name == "total" or seconds <= 0:
+            continue
+        length = 100 * seconds / total
+        stages.append(
+            {
+                "name": cut(_STAGES.get(name, name), 80),
+                "said": duration(seconds),
+                "share": percent(seconds / total),
+                "begin": begin,
+                "length": length,
+                "colour": at % N_COLOURS,
+            }
+        )
+        begin += length
+    most = max(stages, key=lambda stage: stage["length"])
+    return {"total": duration(total), "stages": stages, "most": most}
+
+
+def _weights(insight: Insight) -> list[dict[str, Any]]:
+    names, weights = insight["kernels"]["names"], insight["kernels"]["weights"]
+    if len(names) < 2:
+        return []
+    known = [finite(weight) or 0.0 for weight in weights]
+    highest = max(known) or 1.0
+    rows = [
+        {"name": cut(name, 80), "weight": f"{weight:.4f}", "length": max(100 * weight / highest, 0)}
+        for name, weight in zip(names, known, strict=True)
+    ]
+    return [rows[i] for i in np.argsort([-weight for weight in known], kind="stable")]
+
+
+def _fused_sentence(insight: Insight) -> str:
+    """Mean similarity inside clusters and between them; empty where there is no fused kernel."""
+    found = insight["fused"]
+    if len(found["groups"]) < 2:
+        return ""
+    sizes, of = np.asarray(found["groups"], float), np.asarray(found["labels"])
+    means = np.asarray(found["means"], float)
+    pairs = np.outer(sizes, sizes) * np.isfinite(means)
+    same = of[:, None] == of
+    inside, between = (
+        float((pairs * part * np.nan_to_num(means)).sum() / max((pairs * part).sum(), 1.0))
+        for part in (same, ~same)
+    )
+    what = insight["what"]
+    return (
+        f"Two {what} of one cluster have a similarity of {inside:.3g} in the mean, two of "
+        f"different clusters {between:.3g}."
+    )
+
+
+def _convergence(insight: Insight) -> str:
+    """How many restarts settled; empty where no history was kept."""
+    runs = [run for run in insight["runs"] if len(run["history"]) > 1]
+    if not runs:
+        return ""
+    settled = sum(run["converged"] for run in runs)
+    if len(runs) == 1:
+        end = "settled" if settled else "was stopped before it settled"
+        return f"The search {end} after {insight['n_iter']:,} steps."
+    return (
+        f"{settled} of {len(runs)} attempts from different beginnings settled; the best one, "
+        f"number {insight['best'] + 1}, was kept."
+    )
+
+
+def _scores(insight: Insight) -> list[tuple[str, str, str]]:
+    return [
+        (name, f"{value:.3f}", _SCORES.get(name.lower(), ""))
+        for name, value in (insight["scores"] or {}).items()
+        if finite(value) is not None
+    ]
+
+
+_SCORES = {
+    "acc": "share in the matching cluster",
+    "nmi": "how much one tells about the other",
+    "purity": "share of each cluster's main topic",
+    "ari": "pairs put together rightly, beyond chance",
+}
+
+
+def _confusion(
+    insight: Insight, mark: Mapping[int, Mark], names: Mapping[int, str]
+) -> dict[str, Any] | None:
+    """Rows of counts with a step of colour each; no rows where the matrix is drawn instead."""
+    found = insight["confusion"]
+    if found is None or not found["clusters"]:
+        return None
+    columns = [
+        {"label": label, "name": cut(names[label]), "mark": mark[label]}
+        for label in found["clusters"]
+    ]
+    if len(columns) > MOST_TABLE_COLUMNS:
+        return {"columns": [], "rows": []}
+    rows = [
+        {
+            "topic": cut(topic),
+            "cells": [(count or 0, _heat(count or 0, sum(c or 0 for c in counts))) for count in counts],
+        }
+        for topic, counts in zip(found["topics"], found["counts"], strict=True)
+    ]
+    return {"columns": columns, "rows": rows}
+
+
+def _heat(count: float, total: float) -> int:
+    return 0 if count <= 0 else 1 + min(int(_HEAT_STEPS * count / total), _HEAT_STEPS - 1)
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
