@@ -18,7 +18,8 @@ _SUBJECTS = [
     ("law", "court judge trial lawyer appeal verdict jury prosecutor evidence ruling"),
     ("climate", "emissions carbon warming glacier energy solar wind drought flood forest"),
 ]
-_FILLER = "the new report says more people after a long week of talks over what could follow".split()
+_WORDS = "the new report says more people after a long week of talks over what could follow"
+_FILLER = _WORDS.split()
 KERNELS = (
     "linear", "cosine", "poly 2", "poly 4", "rbf 0.01", "rbf 0.05", "rbf 0.1", "rbf 1", "rbf 10",
     "rbf 50", "rbf 100", "jaccard",

@@ -72,6 +72,7 @@ ONLY_HERE = {
         "cli/options.py",
         "cli/commands.py",
         "cli/doctor.py",
+        "cli/explain.py",
         "cli/group.py",
         "cli/report.py",
         "cli/stores.py",

@@ -1,4 +1,4 @@
-"""What the page of a report carries as data: checked, as small as it can be, and harmless in HTML."""
+"""What the page of a report carries as data: checked, small, and harmless inside HTML."""
 
 from __future__ import annotations
 
@@ -266,7 +266,9 @@ def _right_clusters(insight: Insight) -> bool:
         and isinstance(one["size"], int)
         and all(map(_is_number, (one["share"], one["cohesion"])))
         and all(isinstance(i, int) and 0 <= i < n for i in (*one["central"], *one["doubtful"]))
-        and all(near["label"] in known and _is_number(near["similarity"]) for near in one["nearest"])
+        and all(
+            near["label"] in known and _is_number(near["similarity"]) for near in one["nearest"]
+        )
         and _is_text(kernel["name"] for kernel in one["kernels"])
         and all(_is_number(kernel["contrast"]) for kernel in one["kernels"])
         and all(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,8 @@ def view(insight: Insight) -> dict[str, Any]:
         "has_concepts": any(cluster["concept_terms"] for cluster in clusters),
         "all_excerpts": insight["documents"]["excerpts"] is None or has_all_excerpts(insight),
         "facts": _facts(insight),
+        "created": moment(insight["created"]),
+        "maker": insight["versions"].get("gmkcf_dask", ""),
         "has_map": bool(insight["documents"]["x"]),
         "fused": _fused_sentence(insight),
         "weights": _weights(insight),
@@ -116,16 +119,31 @@ def duration(seconds: float) -> str:
     """A length of time as one would say it.
 
     >>> [duration(value) for value in (0.004, 0.5, 12.31, 75, 7384)]
-    ['0.00 s', '0.50 s', '12 s', '1 min 15 s', '2 h 3 min']
+    ['under 0.1 s', '0.5 s', '12 s', '1 min 15 s', '2 h 3 min']
     """
+    if seconds < 0.05:
+        return "under 0.1 s"
     if seconds < 10:
-        return f"{seconds:.2f} s"
+        return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def moment(created: str) -> str:
+    """A time as ISO writes it, as one would say it; other words as they are.
+
+    >>> moment("2026-11-07T09:05:00+00:00")
+    '7 November 2026, 09:05 UTC'
+    """
+    try:
+        then = datetime.fromisoformat(created)
+    except ValueError:
+        return created
+    return f"{then.day} {then:%B %Y, %H:%M} {then.tzname() or ''}".strip()
 
 
 def percent(share: float | None) -> str:
@@ -217,7 +235,10 @@ def _facts(insight: Insight) -> list[tuple[str, str]]:
         ("clusters", f"{insight['n_clusters']:,}"),
         ("kernels", f"{kernels:,}"),
         ("method", insight["method"]),
-        ("iterations", f"{insight['n_iter']:,}" + ("" if insight["converged"] else ", not settled")),
+        (
+            "iterations",
+            f"{insight['n_iter']:,}" + ("" if insight["converged"] else ", not settled"),
+        ),
         ("time", duration(_total(insight))),
     ]
     if objective is not None:
@@ -226,7 +247,9 @@ def _facts(insight: Insight) -> list[tuple[str, str]]:
 
 
 def _total(insight: Insight) -> float:
-    return sum(finite(value) or 0.0 for name, value in insight["seconds"].items() if name != "total")
+    return sum(
+        finite(value) or 0.0 for name, value in insight["seconds"].items() if name != "total"
+    )
 
 
 def _times(insight: Insight) -> dict[str, Any]:
@@ -234,7 +257,8 @@ def _times(insight: Insight) -> dict[str, Any]:
     total = _total(insight)
     if total <= 0:
         return {}
-    stages, begin = [], 0.0
+    stages: list[dict[str, Any]] = []
+    begin = 0.0
     for at, (name, value) in enumerate(insight["seconds"].items()):
         seconds = finite(value) or 0.0
         if name == "total" or seconds <= 0:
@@ -335,7 +359,9 @@ def _confusion(
     rows = [
         {
             "topic": cut(topic),
-            "cells": [(count or 0, _heat(count or 0, sum(c or 0 for c in counts))) for count in counts],
+            "cells": [
+                (count or 0, _heat(count or 0, sum(c or 0 for c in counts))) for count in counts
+            ],
         }
         for topic, counts in zip(found["topics"], found["counts"], strict=True)
     ]

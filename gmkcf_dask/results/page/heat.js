@@ -26,7 +26,10 @@ function heatMap(canvas, how) {
   let frame;
   const redraw = () => {
     const room = Math.max(canvas.parentElement.clientWidth, 240);
-    const left = Math.min(180, room * 0.3), bar = 64;
+    const measure = canvas.getContext("2d");
+    measure.font = font(12);
+    const longest = Math.max(...how.rowNames.map((band) => measure.measureText(band.name).width));
+    const left = Math.min(longest + 16, 190, room * 0.3), bar = 80;
     const side = Math.max(Math.min(room - left - bar, how.most || 560), 120);
     const foot = how.columnNames ? 84 : 8;
     frame = {left, top: 8, side, height: side * (how.aspect || 1)};

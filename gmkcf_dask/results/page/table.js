@@ -1,6 +1,6 @@
 // The table: only one page of rows is in the document at any time, however many there are.
 
-const ROWS = 50;
+const ROWS = 25;
 
 function makeTable(chosenRow) {
   const n = docs.ids.length;
@@ -156,7 +156,7 @@ function makeTable(chosenRow) {
   }
 
   function sortBy(column) {
-    // once more turns it round, a third time goes back to the order of the input
+    // once more turns it round
     if (state.column !== column) Object.assign(state, {column, down: column.className === "sure"});
     else state.down = !state.down;
     columns.forEach((one, i) => {
