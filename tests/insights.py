@@ -79,8 +79,8 @@ def make_insight(
         "documents": {
             "ids": [f"news/{i:06d}.txt" for i in range(n)],
             "labels": labels.tolist(),
-            "titles": [_title(c, random) for c in labels] if titles else None,
-            "excerpts": [_excerpt(c, random) for c in labels] if excerpts else None,
+            "titles": _sentences(labels, k, 7, random) if titles else None,
+            "excerpts": _sentences(labels, k, 26, random) if excerpts else None,
             "topics": _topics(labels, k, random) if topics else None,
             "sure": sure.tolist(),
             "x": points[:, 0].tolist(),
@@ -166,12 +166,12 @@ def _sentence(cluster, n_words, random):
     return " ".join(picked).capitalize()
 
 
-def _title(cluster, random):
-    return _sentence(cluster, 7, random)
-
-
-def _excerpt(cluster, random):
-    return _sentence(cluster, 26, random)[:199] + "."
+def _sentences(labels, k, n_words, random):
+    """A sentence for each document, from not too many different ones of its cluster."""
+    different = min(max(len(labels) // k, 1), 200)
+    picked = random.integers(different, size=len(labels))
+    found = [[_sentence(c, n_words, random)[:200] for _ in range(different)] for c in range(k)]
+    return [found[c][i] for c, i in zip(labels, picked, strict=True)]
 
 
 def _topics(labels, k, random):
@@ -181,7 +181,7 @@ def _topics(labels, k, random):
 
 
 def _confusion(k, sizes, random):
-    counts = random.integers(0, 4, (k, k))
+    counts = random.poisson(sizes / (12 * k), (k, k))
     counts[np.diag_indices(k)] = np.maximum(sizes - counts.sum(axis=0), 1)
     return {
         "topics": [words_of(c)[0] for c in range(k)],

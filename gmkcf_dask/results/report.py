@@ -106,6 +106,7 @@ def read_insight(folder: Path) -> dict[str, Any]:
 # the page
 
 
+@cache
 def _template() -> Any:
     environment = Environment(
         autoescape=True,

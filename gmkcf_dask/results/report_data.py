@@ -326,6 +326,12 @@ def _right_confusion(insight: Insight) -> bool:
 
 _PARTS: dict[str, Callable[[Insight], bool]] = {
     "n_samples": lambda insight: isinstance(insight["n_samples"], int) and insight["n_samples"] > 0,
+    "its numbers": lambda insight: (
+        isinstance(insight["n_iter"], int)
+        and isinstance(insight["n_clusters"], int)
+        and isinstance(insight["converged"], bool)
+        and _is_number(insight["objective"])
+    ),
     "its sentences": lambda insight: _is_text(
         [insight[name] for name in ("title", "summary", "method", "map", "created", "what")]
         + insight["warnings"]

@@ -75,8 +75,7 @@ function sideNames(context, how, frame, down, across) {
     if (how.borders && band.from > 0) {
       context.strokeStyle = colour("ink");
       context.globalAlpha = 0.35;
-      context.lineWidth = how.rowNames.length > 40 ? 0.5 : 1;
-      context.beginPath();
+            context.beginPath();
       context.moveTo(frame.left, from);
       context.lineTo(frame.left + frame.side, from);
       const x = frame.left + across[band.from] * frame.side;
@@ -84,7 +83,6 @@ function sideNames(context, how, frame, down, across) {
       context.lineTo(x, frame.top + frame.height);
       context.stroke();
       context.globalAlpha = 1;
-      context.lineWidth = 1;
     }
     const middle = (from + to) / 2;
     if (middle - last < 13) continue;
@@ -119,12 +117,14 @@ function heatBar(context, heat, place, how) {
   context.fillText(figure(how.range[0]), place.x + 14, place.y + place.height - 6);
 }
 
-// all values but the highest hundredth, which would leave nothing but itself to be seen
-function usualRange(rows) {
-  const sorted = rows.flat().filter((value) => value !== null).sort((a, b) => a - b);
-  if (!sorted.length) return {range: [0, 1], clipped: false};
-  const high = sorted[Math.floor((sorted.length - 1) * 0.99)], most = sorted[sorted.length - 1];
-  return {range: [sorted[0], high], clipped: most > high};
+// from the least of all to what is high among those that stand out: one extreme would leave nothing
+// but itself to be seen
+function usualRange(values, outstanding) {
+  const known = (found) => found.filter((value) => value !== null).sort((a, b) => a - b);
+  const sorted = known(values), high = known(outstanding);
+  if (!sorted.length || !high.length) return {range: [0, 1], clipped: false};
+  const most = high[Math.floor((high.length - 1) * 0.95)];
+  return {range: [sorted[0], most], clipped: sorted[sorted.length - 1] > most};
 }
 
 const oneEach = (names) => names.map((name, i) => ({name, from: i, to: i + 1}));
@@ -140,7 +140,8 @@ function fusedKernel() {
     else bands.push({cluster, name: clusters[cluster].name, from: i, to: i + 1});
   });
   heatMap(canvas, {
-    values: means, rowSizes: groups, columnSizes: groups, rowNames: bands, borders: true, ...usualRange(means),
+    values: means, rowSizes: groups, columnSizes: groups, rowNames: bands, borders: bands.length <= 40,
+    ...usualRange(means.flat(), means.flatMap((row, i) => row.filter((_, j) => of[i] === of[j]))),
     say: (row, column) => [
       `similarity ${figure(means[row][column])}`, `${count(groups[row])} of ${clusters[of[row]].name}`,
       `with ${count(groups[column])} of ${clusters[of[column]].name}`,
@@ -167,7 +168,7 @@ function largeConfusion() {
   const {topics, of, counts} = data.confusion;
   heatMap(canvas, {
     values: counts, rowSizes: topics.map(() => 1), columnSizes: of.map(() => 1),
-    rowNames: oneEach(topics), ...usualRange(counts.map((row) => [Math.max(...row), 0])),
+    rowNames: oneEach(topics), ...usualRange(counts.flat(), counts.map((row) => Math.max(...row))),
     say: (row, column) => [
       count(counts[row][column] || 0), `topic ${topics[row]}`, `in ${clusters[of[column]].name}`,
     ],

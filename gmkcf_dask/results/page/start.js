@@ -75,11 +75,15 @@ window.addEventListener("resize", () => {
   resizing = setTimeout(redrawAll, 80);
 });
 
-// on paper everything is light
+// on paper everything is light, and folded clusters show their words
+let unfolded = [];
 function printing(begins) {
   if (begins === (root.dataset.printing !== undefined)) return;
-  if (begins) root.dataset.printing = "";
-  else delete root.dataset.printing;
+  if (begins) {
+    root.dataset.printing = "";
+    unfolded = [...document.querySelectorAll("details.card:not([open])")];
+  } else delete root.dataset.printing;
+  for (const card of unfolded) card.open = begins;
   redrawAll();
 }
 window.addEventListener("beforeprint", () => printing(true));
