@@ -36,16 +36,13 @@ def cluster_line(cluster: dict[str, Any], width: int) -> str:
     central = _printable((cluster.get("central") or [""])[0])
     words = _printable(", ".join(cluster["terms"]))
     room = max(0, width - len(line) - 1)
-    for_words = max(room - len(central) - 3, 3 * room // 5) if central else room
-    line += _cut(words, for_words)
-    if central:
-        left = width - len(line) - 1 - len(" · ")
-        line += (" · " if words else "") + _cut(central, max(0, left))
-    return line.rstrip()
+    if words and central:
+        words = _cut(words, max(room - len(central) - 3, 3 * room // 5)) + " · "
+    return (line + _cut(words + _cut(central, room - len(words)), room)).rstrip()
 
 
 def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…" * (width > 0)
 
 
 def _printable(text: str) -> str:
