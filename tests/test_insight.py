@@ -36,7 +36,8 @@ from gmkcf_dask.results.meaning import (
 )
 from gmkcf_dask.results.membership import membership
 from gmkcf_dask.results.metrics import confusion
-from gmkcf_dask.results.run import read_insight, write_insight
+from gmkcf_dask.results.report import read_insight
+from gmkcf_dask.results.run import write_insight
 
 pytestmark = pytest.mark.usefixtures("calm")
 

@@ -22,7 +22,8 @@ def report(run_folder: Path, out: Path | None) -> None:
     It is made from RUN/insight.json alone, in a moment and in this process.
     """
     from gmkcf_dask.files import size_of
-    from gmkcf_dask.results.report import REPORT, read_insight, write_report
+    from gmkcf_dask.results.report import read_insight, write_report
+    from gmkcf_dask.results.run import REPORT
 
     path = out if out is not None else run_folder / REPORT
     write_report(path.parent, read_insight(run_folder), path.name)

@@ -22,6 +22,7 @@ from gmkcf_dask.plan import Plan
 from gmkcf_dask.redact import redacted
 from gmkcf_dask.results.insight import About, Samples, explain
 from gmkcf_dask.results.meaning import Profile, cluster_terms
+from gmkcf_dask.results.report import write_report
 from gmkcf_dask.results.run import write_insight, write_result
 from gmkcf_dask.results.stopwatch import Stopwatch
 
@@ -90,7 +91,8 @@ def result_bytes(result: dict[str, Any]) -> dict[str, int]:
 
 
 def add_insight(folder: Path, insight: dict[str, Any], result: dict[str, Any]) -> None:
-    """Write what clusters mean beside a finished run, and the short of it into its result.json."""
+    """Write what clusters mean beside a finished run, as data and as a page, and the short of it
+    into its result.json."""
     documents = insight["documents"]
     names = documents["titles"] or documents["ids"]
     for entry, cluster in zip(result["clusters"], insight["clusters"], strict=True):
@@ -98,6 +100,7 @@ def add_insight(folder: Path, insight: dict[str, Any], result: dict[str, Any]) -
         entry["central"] = [names[j] or documents["ids"][j] for j in cluster["central"][:1]]
     result["seconds"] = insight["seconds"]
     write_insight(folder, insight)
+    write_report(folder, insight)
     write_result(folder, result)
 
 

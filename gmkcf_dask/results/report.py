@@ -28,8 +28,8 @@ from gmkcf_dask.results.report_data import (
     json_in_html,
 )
 from gmkcf_dask.results.report_words import view
+from gmkcf_dask.results.run import INSIGHT, REPORT
 
-INSIGHT, REPORT = "insight.json", "report.html"
 MOST_BYTES = 1 << 29
 """Of an insight: about a million documents with titles and excerpts."""
 _SCRIPTS = ("base.js", "lines.js", "heat.js", "map.js", "table.js", "start.js")

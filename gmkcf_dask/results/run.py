@@ -38,8 +38,8 @@ from gmkcf_dask.results.checkpoints import (
 from gmkcf_dask.security import confined, refuse_link
 
 LABELS, RESULT, FACTORS = "labels.csv", "result.json", "factors.npz"
-INSIGHT = "insight.json"
-OWN_FILES = (RESULT, LABELS, FACTORS, INSIGHT)
+INSIGHT, REPORT = "insight.json", "report.html"
+OWN_FILES = (RESULT, LABELS, FACTORS, INSIGHT, REPORT)
 
 
 def check_run_folder(
@@ -118,6 +118,7 @@ def write_run(
     """
     make_folder(path, "the run")
     remove(path / RESULT)
+    remove(path / REPORT)
     remove(path / INSIGHT)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
@@ -139,20 +140,6 @@ def write_insight(path: Path, insight: Mapping[str, Any]) -> None:
     text = json.dumps(insight, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # half a character, as names of files can have, stays what it is in JSON
     put_atomic(path / INSIGHT, text.encode("utf-8", "backslashreplace"))
-
-
-def read_insight(path: Path) -> dict[str, Any]:
-    """insight.json of a run folder."""
-    content = get(path / INSIGHT)
-    if content is None:
-        raise InputError(f"{path} has no {INSIGHT}: run again with --overwrite")
-    try:
-        found = json.loads(content)
-        if not isinstance(found, dict) or not isinstance(found.get("version"), int):
-            raise TypeError("version")
-    except (ValueError, TypeError, RecursionError) as error:
-        raise InputError(f"{path / INSIGHT} is damaged: run again with --overwrite") from error
-    return found
 
 
 def read_result(path: Path) -> dict[str, Any]:
