@@ -351,7 +351,13 @@ def test_on_a_phone(opened, insight):
 
 def test_on_paper_all_is_light_and_controls_are_gone(opened, insight):
     with opened(insight, width=794, color_scheme="dark") as page:
+        page.evaluate(
+            """() => addEventListener("beforeprint", () => {
+              window.paper = getComputedStyle(document.body).backgroundColor;
+            })"""
+        )
         page.pdf(path=PICTURES / "print.pdf", format="A4", print_background=True)
+        assert page.evaluate("window.paper") in (LIGHT, "rgb(255, 255, 255)")
         assert background(page) == DARK
         dark = page.evaluate("document.getElementById('fused').toDataURL()")
         page.emulate_media(media="print", color_scheme="dark")

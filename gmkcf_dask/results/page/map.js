@@ -110,7 +110,10 @@ function makeMap(choose) {
 
   const middleOf = (values) => values.sort((a, b) => a - b)[values.length >> 1];
 
-  // names of the largest clusters first; one that would lie on another is left to the pointer
+  const isFree = (taken, x, y, half) => y > 10 && y < plane.height - 10 && !taken.some((other) =>
+    Math.abs(other.x - x) < other.half + half && Math.abs(other.y - y) < 19);
+
+  // names of the largest clusters first; one that finds no room is left to the pointer
   function drawNames(context) {
     context.font = font(12, 600);
     context.textAlign = "center";
@@ -123,12 +126,11 @@ function makeMap(choose) {
       const seen = members[cluster].filter((row) => inside(plane.x(row), plane.y(row)));
       if (!seen.length) continue;
       const name = short(clusters[cluster].name, 26), half = context.measureText(name).width / 2 + 5;
-      const middle = middleOf(seen.map(plane.x)), y = Math.min(Math.max(middleOf(seen.map(plane.y)), 12), plane.height - 12);
-      const x = Math.min(Math.max(middle, half), plane.width - half);
-      const at = {left: x - half, right: x + half, top: y - 10, bottom: y + 10};
-      const meets = (other) => at.left < other.right && other.left < at.right && at.top < other.bottom && other.top < at.bottom;
-      if (taken.some(meets)) continue;
-      taken.push(at);
+      const x = Math.min(Math.max(middleOf(seen.map(plane.x)), half), plane.width - half);
+      const middle = Math.min(Math.max(middleOf(seen.map(plane.y)), 12), plane.height - 12);
+      const y = [0, -19, 19, -38, 38].map((shift) => middle + shift).find((place) => isFree(taken, x, place, half));
+      if (y === undefined) continue;
+      taken.push({x, y, half});
       context.globalAlpha = lit >= 0 && lit !== cluster ? 0.25 : 1;
       context.strokeStyle = paper;
       context.lineWidth = 4;

@@ -67,6 +67,8 @@ if (copy) {
   });
 }
 
+window.addEventListener("scroll", hideTip, {passive: true});
+
 let width = innerWidth, resizing = 0;
 window.addEventListener("resize", () => {
   if (innerWidth === width) return;

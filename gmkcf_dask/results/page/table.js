@@ -142,6 +142,7 @@ function makeTable(chosenRow) {
 
   // brings a row to sight from elsewhere; filters that hide it are lifted
   function find(row) {
+    hideTip();
     if (!rows.includes(row)) {
       query.value = "";
       choice.value = "";
