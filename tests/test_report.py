@@ -247,6 +247,17 @@ def test_long_names_are_cut():
     assert len(embedded_data(insight)["documents"]["titles"][0]) == 300
 
 
+def test_kernels_that_are_nearly_the_same_are_named_once():
+    kernels = make_insight(m=6)["kernels"]
+    names = kernels["names"]
+    pairs = [(0, 1), (4, 5), (1, 2), (0, 2)]
+    kernels["near"] = [{"a": names[i], "b": names[j], "correlation": 0.99} for i, j in pairs]
+    text = " ".join(page_of(kernels=kernels).text.split())
+    assert "might do: linear, cosine and poly 2; rbf 0.01 and rbf 0.05." in text
+    kernels["near"] = []
+    assert "No two of them are nearly the same" in page_of(kernels=kernels).text
+
+
 def test_large_confusion_is_drawn_and_small_is_a_table():
     assert "confusion" not in page_of().ids
     many = make_insight(n=200, k=40)
@@ -274,6 +285,13 @@ def test_command_writes_the_page_of_a_run(tmp_path):
     done = CliRunner().invoke(main, ["report", str(folder), "--out", str(elsewhere)])
     assert done.exit_code == 0, done.output
     assert elsewhere.read_text(encoding="utf-8") == html
+
+
+def test_a_folder_is_no_file_to_write(tmp_path):
+    folder = _run_folder(tmp_path, make_insight())
+    done = CliRunner().invoke(main, ["report", str(folder), "--out", str(folder)])
+    assert done.exit_code == 2
+    assert f"{folder} is a folder: give a file to write" in done.output
 
 
 def test_hostile_names_survive_the_file(tmp_path):

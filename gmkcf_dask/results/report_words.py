@@ -33,6 +33,8 @@ _STAGES = {
     "fit": "finding the clusters",
     "summary": "words of the clusters",
     "overview": "map and overview",
+    "insight": "map and overview",
+    "report": "writing the report",
     "predict": "prediction",
     "suggest": "choosing the number of clusters",
 }
@@ -56,7 +58,8 @@ def view(insight: Insight) -> dict[str, Any]:
         "n_shown": len(shown),
         "cards": [_card(insight, cluster, mark, names, row) for cluster in clusters],
         "open_cards": len(clusters) <= OPEN_CARDS,
-        "has_concepts": any(cluster["concept_terms"] for cluster in clusters),
+        "has_terms": any(cluster["terms"] for cluster in clusters),
+        "has_columns": any("high" in term for cluster in clusters for term in cluster["terms"]),
         "all_excerpts": insight["documents"]["excerpts"] is None or has_all_excerpts(insight),
         "facts": _facts(insight),
         "created": moment(insight["created"]),
@@ -68,6 +71,7 @@ def view(insight: Insight) -> dict[str, Any]:
         and len(insight["kernels"]["history"]) > 1,
         "has_likeness": len(insight["kernels"]["names"]) > 1
         and bool(insight["kernels"]["correlation"]),
+        "families": _families(insight),
         "convergence": _convergence(insight),
         "confusion": _confusion(insight, mark, names),
         "scores": _scores(insight),
@@ -290,6 +294,19 @@ def _weights(insight: Insight) -> list[dict[str, Any]]:
         for name, weight in zip(names, known, strict=True)
     ]
     return [rows[i] for i in np.argsort([-weight for weight in known], kind="stable")]
+
+
+def _families(insight: Insight) -> list[list[str]]:
+    """Kernels that are nearly the same, directly or by way of others, each once."""
+    families: list[set[str]] = []
+    for pair in insight["kernels"]["near"]:
+        both = {pair["a"], pair["b"]}
+        met = [family for family in families if family & both]
+        families = [family for family in families if not family & both]
+        families.append(both.union(*met))
+    order = {name: at for at, name in enumerate(insight["kernels"]["names"])}
+    ranked = [sorted(family, key=lambda name: order.get(name, 0)) for family in families]
+    return sorted(ranked, key=lambda family: order.get(family[0], 0))
 
 
 def _fused_sentence(insight: Insight) -> str:

@@ -28,12 +28,13 @@ function powerText(power) {
 function lineChart(holder, series, how) {
   const width = Math.max(holder.clientWidth, 260), height = Math.round(Math.min(Math.max(width * 0.5, 220), 380));
   const right = how.names ? Math.min(130, width * 0.3) : 16;
-  const frame = {left: 56, right: width - right, top: 12, bottom: height - 42};
+  const frame = {left: 56, right: width - right, top: how.yName ? 34 : 12, bottom: height - 42};
   const all = series.flatMap((one) => one.points);
   const lastX = Math.max(1, ...series.map((one) => one.points[one.points.length - 1][0]));
   let low = Infinity, high = -Infinity;
   for (const [, y] of all) { low = Math.min(low, y); high = Math.max(high, y); }
-  if (how.fromZero) low = 0;
+  // lines that lie close together far from zero would be one
+  if (how.fromZero && low < high / 2) low = 0;
   if (!(high > low)) { high = low + 1; }
   const x = (value) => frame.left + (frame.right - frame.left) * value / lastX;
   const y = (value) => frame.bottom - (frame.bottom - frame.top) * (value - low) / (high - low);
@@ -51,6 +52,7 @@ function lineChart(holder, series, how) {
     draw(chart, "text", {x: x(value), y: frame.bottom + 18, "text-anchor": "middle"}, count(value));
   }
   draw(chart, "text", {x: (frame.left + frame.right) / 2, y: height - 4, "text-anchor": "middle"}, how.xName);
+  if (how.yName) draw(chart, "text", {x: 0, y: 12}, how.yName);
   for (const one of series) {
     const path = one.points.map(([a, b]) => `${x(a).toFixed(1)} ${y(b).toFixed(1)}`).join("L");
     const line = draw(chart, "path", {class: `line ${one.className || ""}`, d: `M${path}`});
@@ -75,10 +77,12 @@ function nameLines(chart, series, frame, y) {
   const named = ends.slice(0, most);
   const places = named.map((end) => end.at);
   for (let i = 1; i < places.length; i++) places[i] = Math.max(places[i], places[i - 1] + step);
-  const over = places.length ? places[places.length - 1] - frame.bottom : 0;
-  if (over > 0) {
-    places[places.length - 1] -= over;
-    for (let i = places.length - 2; i >= 0; i--) places[i] = Math.min(places[i], places[i + 1] - step);
+  // up again by as much as they were pushed down in the mean, and never out of the chart
+  const pushed = places.reduce((sum, place, i) => sum + place - named[i].at, 0) / (places.length || 1);
+  for (let i = 0; i < places.length; i++) places[i] -= pushed;
+  for (let i = 0; i < places.length; i++) places[i] = Math.max(places[i], frame.top + i * step);
+  for (let i = places.length - 1; i >= 0; i--) {
+    places[i] = Math.min(places[i], frame.bottom - (places.length - 1 - i) * step);
   }
   named.forEach(({one, at}, i) => {
     const link = draw(chart, "path", {class: "line", d: `M${frame.right} ${at}L${frame.right + 10} ${places[i]}`});
@@ -97,7 +101,7 @@ function weightLines() {
     points: history.map((row, step) => [step, row[kernel]]).filter(([, weight]) => weight !== null),
   })).filter((one) => one.points.length);
   picture(() => lineChart(holder, series, {
-    names: true, fromZero: true, xName: "iteration",
+    names: true, fromZero: true, xName: "iteration", yName: "weight",
     label: `Weights of ${names.length} kernels over ${history.length - 1} iterations.`,
   }));
 }
@@ -122,7 +126,7 @@ function convergence() {
   if (!series.length) return;
   series.sort((a, b) => (a.className === "best") - (b.className === "best"));
   picture(() => lineChart(holder, series, {
-    log: true, xName: "iteration (distance from the best value, as a share of it)",
+    log: true, xName: "iteration", yName: "distance from the best value, as a share of it",
     label: `Distance of ${series.length} attempts from the best value over iterations, on a logarithmic scale.`,
   }));
 }
