@@ -35,6 +35,7 @@ ORDER = [
     ["methods"],
     ["results"],
     ["workflow", "submit", "submit_config", "submit_kubernetes"],
+    ["choosing"],
     ["benchmark"],
     ["progress"],
     ["estimators"],

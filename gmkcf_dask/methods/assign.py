@@ -17,13 +17,15 @@ Floats = npt.NDArray[np.float64]
 KMEANS_STARTS = 20
 
 
-def kmeans_labels(V: Floats, n_clusters: int, seed: int) -> npt.NDArray[np.int32]:
+def kmeans_labels(
+    V: Floats, n_clusters: int, seed: int, n_init: int = KMEANS_STARTS
+) -> npt.NDArray[np.int32]:
     """K-means (k-means++, 20 starts) on the rows of V, shape (n,).
 
     One thread: with more, sums and therefore labels could change from machine to machine.
     """
     state = int(np.random.SeedSequence(seed).generate_state(1)[0])
-    model: Any = KMeans(n_clusters=n_clusters, n_init=KMEANS_STARTS, random_state=state)
+    model: Any = KMeans(n_clusters=n_clusters, n_init=n_init, random_state=state)
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         labels: npt.NDArray[np.int32] = model.fit(V).labels_

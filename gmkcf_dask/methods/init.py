@@ -64,10 +64,15 @@ def start_from_vectors(vectors: Floats) -> Start:
     the unit vectors, clipped at zero and lifted. Columns of U0 have sum 1: concepts are means.
     """
     rows = unit_rows(vectors)
-    k = rows.shape[1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericsWarning)  # fewer clusters than k are no matter here
-        members = np.eye(k)[kmeans_labels(rows, k, seed=0)]
+        labels = kmeans_labels(rows, rows.shape[1], seed=0)
+    return start_from_members(rows, labels)
+
+
+def start_from_members(rows: Floats, labels: npt.NDArray[np.int32]) -> Start:
+    """U0 and V0 from unit rows, shape (n, k), and the clusters they were found to be in."""
+    members = np.eye(rows.shape[1])[labels]
     left, _, right = np.linalg.svd(rows.T @ (members / np.maximum(members.sum(axis=0), 1.0)))
     V = np.maximum(rows @ (left @ right), 0.0) + LIFT
     return V / V.sum(axis=0), V

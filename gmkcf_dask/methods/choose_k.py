@@ -1,0 +1,335 @@
+"""Choice of k: what speaks for each of several ks, and which of them to suggest. No kernels here.
+
+Three criteria, each of which has a say in the score:
+
+eigengap    how much of the fall of the eigenvalues of D^-½ K_w D^-½ behind the k-th comes at once
+stability   whether restarts from other halves of the samples end in the same clusters
+silhouette  how clearly the clusters lie apart in V, judged in the V of the *other* runs
+
+The V of a run shows the clusters of this run as clumps whether they are real or not, and Vs of
+different k have different dimensions. So every clustering is judged by the same runs: in the V of
+each run but its own, whose rows are taken as what they stand for, points Φ U v in kernel space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.metrics import adjusted_rand_score, pairwise_distances
+
+from gmkcf_dask.errors import InputError
+
+Floats = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.integer[Any]]
+Word = Literal["clear", "likely", "unsure"]
+
+BEHIND = 4
+"""Eigenvalues behind the k-th that tell how fast they fall where there is no gap."""
+SHARES = {"silhouette": 0.6, "stability": 0.25, "eigengap": 0.15}
+"""What each criterion counts in the score. The eigengap has the least: wide kernels have a gap
+where the dimensions of the data end, which is not where the clusters end."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the runs of one k came to.
+
+    Attributes
+    ----------
+    k : int
+    labels : tuple of ndarray, each of shape (n,)
+        Of every restart, the one of lowest objective first.
+    points : tuple of ndarray, each of shape (s, k)
+        Samples (the same ones for all k) as points in kernel space, of the first restarts.
+    """
+
+    k: int
+    labels: tuple[Labels, ...]
+    points: tuple[Floats, ...]
+
+
+def eigengaps(eigenvalues: Floats, ks: Sequence[int], behind: int = BEHIND) -> Floats:
+    """(λ_k − λ_{k+1}) / (λ_k − λ_{k+1+behind}) for every k, shape (len(ks),), from 0 to 1.
+
+    The share of the fall from the k-th eigenvalue to the last of the few behind it that comes right
+    behind the k-th: 1 where they are all the same from there on, 1 / (behind + 1) on a straight
+    line. The plain difference could not be compared between ks, for it shrinks with the eigenvalues.
+
+    Parameters
+    ----------
+    eigenvalues : ndarray, shape (c,)
+        Largest first; those that are missing at the end count as 0.
+    """
+    last = max(ks) + 1 + behind
+    values = np.concatenate([eigenvalues, np.zeros(max(0, last - len(eigenvalues)))])
+    at = np.asarray(ks)
+    fall = values[at - 1] - values[at + behind]
+    gap = values[at - 1] - values[at]
+    # where nothing falls there is no gap either
+    return np.asarray(np.where(fall > 1e-12, gap / np.maximum(fall, 1e-12), 0.0).clip(0.0, 1.0))
+
+
+def stability(labelings: Sequence[Labels]) -> float:
+    """Mean adjusted Rand index of all pairs of labelings; 1 where there are no pairs."""
+    found = [float(adjusted_rand_score(a, b)) for a, b in combinations(labelings, 2)]
+    return float(np.mean(found)) if found else 1.0
+
+
+def concept_points(V: Floats, UtKU: Floats) -> Floats:
+    """Rows of V as points whose distances are those of the Φ U v they stand for, shape (n, k).
+
+    Parameters
+    ----------
+    V : ndarray, shape (n, k)
+    UtKU : ndarray, shape (k, k)
+    """
+    values, vectors = np.linalg.eigh(UtKU)
+    return np.asarray(V @ (vectors * np.sqrt(np.maximum(values, 0.0))))
+
+
+def silhouette(distances: Floats, labels: Labels) -> float:
+    """Mean silhouette of samples (Rousseeuw 1987); 0 for one that is alone, or without others.
+
+    Parameters
+    ----------
+    distances : ndarray, shape (s, s)
+    labels : ndarray of int, shape (s,)
+    """
+    used, labels = np.unique(labels, return_inverse=True)
+    if len(used) < 2:
+        return 0.0
+    member = np.eye(len(used))[labels]
+    size, rows = member.sum(axis=0), np.arange(len(labels))
+    sums = distances @ member
+    inside = sums[rows, labels] / np.maximum(size[labels] - 1, 1)
+    means = sums / size
+    means[rows, labels] = np.inf
+    outside = means.min(axis=1)
+    larger = np.maximum(inside, outside)
+    values = np.where(larger > 0, (outside - inside) / np.where(larger > 0, larger, 1.0), 0.0)
+    return float(np.where(size[labels] > 1, values, 0.0).mean())
+
+
+def silhouettes(judged: Sequence[Judged], sample: npt.NDArray[np.intp]) -> Floats:
+    """Mean silhouette of the best clustering of every k in the V of all runs but its own.
+
+    Parameters
+    ----------
+    judged : sequence of Judged
+    sample : ndarray of int, shape (s,)
+        Which samples the points are of.
+
+    Returns
+    -------
+    ndarray, shape (len(judged),)
+    """
+    sums, counts = np.zeros(len(judged)), np.zeros(len(judged))
+    for owner, one in enumerate(judged):
+        for number, points in enumerate(one.points):
+            distances = pairwise_distances(points)
+            for other, its in enumerate(judged):
+                if (owner, number) != (other, 0):
+                    sums[other] += silhouette(distances, its.labels[0][sample])
+                    counts[other] += 1
+    return np.asarray(sums / np.maximum(counts, 1))
+
+
+@dataclass(frozen=True)
+class KSuggestion:
+    """Which k to take, how sure that is, and what speaks for each of the others.
+
+    Attributes
+    ----------
+    k : int
+        The suggestion.
+    runner_up : int
+    word : {"clear", "likely", "unsure"}
+    sure : float
+        From 0 to 1.
+    why : str
+        One sentence.
+    ks : tuple of int
+    eigengap, stability, silhouette, score : tuple of float
+        For every k.
+    eigenvalues : tuple of float
+        Of D^-½ K_w D^-½, largest first.
+    n_samples : int
+    kernel_weights : dict of str to float
+        What K_w was made with.
+    """
+
+    k: int
+    runner_up: int
+    word: Word
+    sure: float
+    why: str
+    ks: tuple[int, ...]
+    eigengap: tuple[float, ...]
+    stability: tuple[float, ...]
+    silhouette: tuple[float, ...]
+    score: tuple[float, ...]
+    eigenvalues: tuple[float, ...] = ()
+    n_samples: int = 0
+    kernel_weights: Mapping[str, float] | None = None
+
+    def lines(self) -> list[str]:
+        """A short table and the suggestion, for a terminal."""
+        table = [f"{'k':>4}{'eigengap':>11}{'stability':>11}{'silhouette':>12}{'score':>8}"]
+        columns = (self.ks, self.eigengap, self.stability, self.silhouette, self.score)
+        for k, gap, stable, apart, score in zip(*columns, strict=True):
+            mark = {self.k: "  ← suggested", self.runner_up: "  ← runner-up"}.get(k, "")
+            table.append(f"{k:>4}{gap:>11.2f}{stable:>11.2f}{apart:>12.2f}{score:>8.2f}{mark}")
+        return [*table, f"k = {self.k}, {self.word} ({self.sure:.2f}): {self.why}"]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, as suggest_k.json has them."""
+        columns = (self.ks, self.eigengap, self.stability, self.silhouette, self.score)
+        names = ("k", "eigengap", "stability", "silhouette", "score")
+        return {
+            "version": 1,
+            "k": self.k,
+            "runner_up": self.runner_up,
+            "word": self.word,
+            "sure": self.sure,
+            "why": self.why,
+            "ks": [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)],
+            "eigenvalues": list(self.eigenvalues),
+            "n_samples": self.n_samples,
+            "kernel_weights": dict(self.kernel_weights or {}),
+        }
+
+
+def combined_score(eigengap: Floats, stability: Floats, silhouette: Floats) -> Floats:
+    """The criteria in one number for every k, at most 1, weighted by `SHARES`.
+
+    Silhouettes count relative to the best of them: how large they can be depends on the data.
+    """
+    best = max(float(silhouette.max()), 1e-12)
+    parts = {
+        "eigengap": eigengap,
+        "stability": np.maximum(stability, 0.0),
+        "silhouette": np.maximum(silhouette, 0.0) / best,
+    }
+    return np.asarray(sum(share * parts[name] for name, share in SHARES.items()))
+
+
+def how_sure(
+    ks: Sequence[int], eigengap: Floats, stability: Floats, silhouette: Floats
+) -> tuple[float, list[str]]:
+    """How sure the k of best score is, from 0 to 1, and the criteria that are best at it as well.
+
+    The product of three shares: how far its score is ahead of the next (all of it from
+    `CLEAR_MARGIN` on), how much of the score is from criteria that it is the best of or nearly so,
+    and how far apart its clusters are (all of it from a silhouette of `CLEAR_SILHOUETTE` on).
+    """
+    score = combined_score(eigengap, stability, silhouette)
+    order = np.argsort(-score, kind="stable")
+    best = int(order[0])
+    margin = float(score[best] - score[order[1]])
+    criteria = {"silhouette": silhouette, "stability": stability, "eigengap": eigengap}
+    agree = [name for name, values in criteria.items() if values[best] >= values.max() - NEARLY]
+    agreement = sum(SHARES[name] for name in agree)
+    shares = (
+        min(1.0, max(0.0, margin) / CLEAR_MARGIN),
+        agreement,
+        min(1.0, max(0.0, float(silhouette[best])) / CLEAR_SILHOUETTE),
+    )
+    return float(np.prod(shares) ** (1 / 3)), agree
+
+
+CLEAR_MARGIN = 0.1
+CLEAR_SILHOUETTE = 0.5
+NEARLY = 0.02
+"""A criterion within this of its best value counts as best."""
+CLEAR, LIKELY = 0.75, 0.5
+"""From here on a suggestion is called clear, or likely."""
+
+
+def recommend(
+    ks: Sequence[int],
+    eigengap: Floats,
+    stability: Floats,
+    silhouette: Floats,
+    **about: Any,
+) -> KSuggestion:
+    """The k of the highest score, how sure that is, and why.
+
+    Parameters
+    ----------
+    ks : sequence of int
+        At least two, each once, in order.
+    eigengap, stability, silhouette : ndarray, shape (len(ks),)
+    **about
+        Further fields of the suggestion.
+    """
+    score = combined_score(eigengap, stability, silhouette)
+    order = np.argsort(-score, kind="stable")
+    best, second = int(order[0]), int(order[1])
+    sure, agree = how_sure(ks, eigengap, stability, silhouette)
+    word: Word = "clear" if sure >= CLEAR else "likely" if sure >= LIKELY else "unsure"
+    return KSuggestion(
+        k=int(ks[best]),
+        runner_up=int(ks[second]),
+        word=word,
+        sure=round(sure, 3),
+        why=_why(ks, best, second, agree, score, silhouette, word),
+        ks=tuple(map(int, ks)),
+        eigengap=tuple(eigengap.tolist()),
+        stability=tuple(stability.tolist()),
+        silhouette=tuple(silhouette.tolist()),
+        score=tuple(score.tolist()),
+        **about,
+    )
+
+
+def _why(
+    ks: Sequence[int],
+    best: int,
+    second: int,
+    agree: Sequence[str],
+    score: Floats,
+    silhouette: Floats,
+    word: Word,
+) -> str:
+    named = " and ".join(filter(None, [", ".join(agree[:-1]), *agree[-1:]]))
+    verb = "are" if len(agree) > 1 else "is"
+    said = f"{named} {verb} best here" if agree else "no criterion is best here, only their sum is"
+    lead = score[best] - score[second]
+    said += f", and the score is {lead:.2f} ahead of k = {ks[second]}"
+    if word == "unsure" and silhouette[best] < CLEAR_SILHOUETTE / 2:
+        said += "; the clusters hardly lie apart, other ks may serve as well"
+    elif word == "unsure":
+        said += "; other ks may serve as well"
+    at_end = ks[best] in (max(ks), min(ks)) and not (ks[best] == 2)
+    if at_end:
+        said += "; it is at the end of the ks that were tried, try further ones"
+    return said
+
+
+def refuse_bad_ks(ks: Sequence[Any], n_samples: int) -> tuple[int, ...]:
+    """The ks as sorted whole numbers, each once, or a sentence that says what is wrong."""
+    wrong = [k for k in ks if isinstance(k, bool) or not isinstance(k, int | np.integer)]
+    if wrong:
+        raise InputError(f"every k must be a whole number, not {wrong[0]!r}")
+    found = tuple(sorted({int(k) for k in ks}))
+    if not found:
+        raise InputError("there are no ks to choose from: give at least two, such as 2 to 12")
+    if found[0] < 2:
+        raise InputError(f"k = {found[0]} cannot be judged: every k must be at least 2")
+    if found[-1] > n_samples:
+        raise InputError(
+            f"k = {found[-1]} is more than the {n_samples} samples there are: try smaller ks"
+        )
+    if len(found) == 1:
+        raise InputError(
+            f"k = {found[0]} is the only one: there is nothing to choose, give at least two ks"
+        )
+    return found
