@@ -21,9 +21,11 @@ if TYPE_CHECKING:
         KernelSpectralClustering,
         RobustMultipleKernelKMeans,
     )
+    from gmkcf_dask.estimators.choose import suggest_k
     from gmkcf_dask.events import IterationDone, StageProgress
     from gmkcf_dask.kernels.specs import FunctionKernel, Precomputed
     from gmkcf_dask.kernels.store import KernelStore
+    from gmkcf_dask.methods.choose_k import KSuggestion
     from gmkcf_dask.plan import Plan, make_plan
     from gmkcf_dask.results.metrics import scores
 
@@ -44,11 +46,13 @@ _HOME = {
     "FunctionKernel": "kernels.specs",
     "IterationDone": "events",
     "StageProgress": "events",
+    "KSuggestion": "methods.choose_k",
     "KernelStore": "kernels.store",
     "Precomputed": "kernels.specs",
     "Plan": "plan",
     "make_plan": "plan",
     "scores": "results.metrics",
+    "suggest_k": "estimators.choose",
 }
 
 __all__ = [
@@ -59,6 +63,7 @@ __all__ = [
     "DenseKernels",
     "FunctionKernel",
     "IterationDone",
+    "KSuggestion",
     "KernelKMeans",
     "KernelSpectralClustering",
     "KernelStore",
@@ -71,6 +76,7 @@ __all__ = [
     "make_plan",
     "read_corpus",
     "scores",
+    "suggest_k",
 ]
 
 

@@ -9,7 +9,7 @@ memory together (`GROUP_BYTES`); more of them go in groups, one after the other.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,7 +23,7 @@ from gmkcf_dask.engine.operators import FusedKernel, KernelStack
 from gmkcf_dask.errors import InputError, NumericsWarning
 from gmkcf_dask.events import Listener, StageProgress, ignore
 from gmkcf_dask.methods.assign import kmeans_labels
-from gmkcf_dask.methods.base import MEAN, check_whole, kernel_weights
+from gmkcf_dask.methods.base import MEAN, Method, check_whole, kernel_weights
 from gmkcf_dask.methods.choose_k import (
     BEHIND,
     Judged,
@@ -117,6 +117,25 @@ def suggest(
         n_samples=stack.n_samples,
         kernel_weights=dict(zip(stack.names, used.tolist(), strict=True)),
     )
+
+
+class Choice(Method):
+    """The ks that are asked for, in the place of a method while kernels are planned and made.
+
+    Which of the default ks there are is known with the number of samples.
+    """
+
+    name = "suggest"
+
+    def __init__(self, ks: Iterable[int]) -> None:
+        try:
+            self.ks: Sequence[int] = ks if isinstance(ks, range) else tuple(ks)
+        except TypeError:
+            raise InputError(f"ks must be several whole numbers, not {ks!r}") from None
+
+    def check_samples(self, n: int) -> None:
+        self.ks = checked_ks(self.ks, n)
+        self.n_clusters = max(self.ks)
 
 
 def checked_ks(ks: Sequence[int], n_samples: int) -> tuple[int, ...]:

@@ -71,6 +71,7 @@ ONLY_HERE = {
     },
     "click": {
         "cli/options.py",
+        "cli/choose.py",
         "cli/commands.py",
         "cli/doctor.py",
         "cli/explain.py",

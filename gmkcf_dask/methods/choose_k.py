@@ -58,7 +58,7 @@ def eigengaps(eigenvalues: Floats, ks: Sequence[int], behind: int = BEHIND) -> F
 
     The share of the fall from the k-th eigenvalue to the last of the few behind it that comes right
     behind the k-th: 1 where they are all the same from there on, 1 / (behind + 1) on a straight
-    line. The plain difference could not be compared between ks, for it shrinks with the eigenvalues.
+    line. Plain differences could not be compared between ks: they shrink with the eigenvalues.
 
     Parameters
     ----------
@@ -308,8 +308,7 @@ def _why(
         said += "; the clusters hardly lie apart, other ks may serve as well"
     elif word == "unsure":
         said += "; other ks may serve as well"
-    at_end = ks[best] in (max(ks), min(ks)) and not (ks[best] == 2)
-    if at_end:
+    if ks[best] in (max(ks), min(ks)) and ks[best] != 2:
         said += "; it is at the end of the ks that were tried, try further ones"
     return said
 
