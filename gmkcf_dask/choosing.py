@@ -45,6 +45,8 @@ from gmkcf_dask.workflow import refuse_extremes
 STAGE = "suggest"
 DEFAULT_KS = range(2, 16)
 RESTARTS = 5
+MAX_ITER, TOL = 30, 1e-4
+"""Of a run: a guide need not converge."""
 MOST_JUDGED = 2000
 """Samples that silhouettes are taken of, drawn from the seed where there are more."""
 SPACES = 2
@@ -106,13 +108,14 @@ def suggest(
             warnings.simplefilter("ignore", ConvergenceWarning)
             warnings.simplefilter("ignore", NumericsWarning)
             found = _looks(kernel, ks, n_restarts, seed, used, stack.error_floor, listen)
+            apart = silhouettes(found.judged, found.sample)
     finally:
         kernel.release()
     return recommend(
         ks,
         eigengaps(found.eigenvalues, ks),
         np.array([stability(one.labels) for one in found.judged]),
-        silhouettes(found.judged, found.sample),
+        apart,
         eigenvalues=tuple(found.eigenvalues.tolist()),
         n_samples=stack.n_samples,
         kernel_weights=dict(zip(stack.names, used.tolist(), strict=True)),
@@ -219,7 +222,10 @@ def _look(
     sample: npt.NDArray[np.intp],
 ) -> Steps[Look]:
     """One short run, and what is kept of it; everything of size n×k goes with it."""
-    options = SolverOptions(k, v_steps=5, max_iter=40, tol=1e-4, solver="accelerated")
+    # V is not polished: that takes a small problem for each of the n samples
+    options = SolverOptions(
+        k, v_steps=5, max_iter=MAX_ITER, tol=TOL, polish=False, solver="accelerated"
+    )
     run = yield from kcf(kernel, start, options, weights, rounding)
     KU = yield from multiply(kernel, run.U)
     labels = kmeans_labels(run.V, k, seed, _KMEANS_STARTS)

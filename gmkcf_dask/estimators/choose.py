@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gmkcf_dask.choosing import DEFAULT_KS, RESTARTS, Choice, suggest
 from gmkcf_dask.estimators.base import _listeners, seed_of
 from gmkcf_dask.estimators.models import GMKCF
 from gmkcf_dask.events import Event
 from gmkcf_dask.methods.choose_k import KSuggestion
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 
 def suggest_k(
@@ -28,7 +25,7 @@ def suggest_k(
     precision: str = "float32",
     block_size: int | str = "auto",
     store: str | Path | None = None,
-    client: Client | None = None,
+    client: Any = None,
     random_state: Any = 0,
     callbacks: Sequence[Callable[[Event], object]] | None = None,
     verbose: int = 0,
@@ -52,8 +49,10 @@ def suggest_k(
     kernels : str, list or "precomputed", default="paper12"
     kernel_weights : mapping of str to float, optional
         Weights that GMKCF learned, by kernel name; the mean of all kernels is used without them.
-    normalization, scaling, precision, block_size, store, client, callbacks, verbose
+    normalization, scaling, precision, block_size, store, callbacks, verbose
         As for `GMKCF`.
+    client : distributed.Client, optional
+        Cluster for work on a store.
     random_state : int, RandomState or None, default=0
 
     Returns

@@ -30,9 +30,10 @@ Word = Literal["clear", "likely", "unsure"]
 
 BEHIND = 4
 """Eigenvalues behind the k-th that tell how fast they fall where there is no gap."""
-SHARES = {"silhouette": 0.6, "stability": 0.25, "eigengap": 0.15}
-"""What each criterion counts in the score. The eigengap has the least: wide kernels have a gap
-where the dimensions of the data end, which is not where the clusters end."""
+SHARES = {"silhouette": 0.6, "stability": 0.2, "eigengap": 0.2}
+"""What each criterion counts in the score. None is enough alone: the silhouette is nearly the same
+for ks next to each other, a few large groups of clusters are as stable as the clusters, and wide
+kernels have an eigengap where the dimensions of the data end."""
 
 
 @dataclass(frozen=True)
@@ -221,36 +222,31 @@ def combined_score(eigengap: Floats, stability: Floats, silhouette: Floats) -> F
     return np.asarray(sum(share * parts[name] for name, share in SHARES.items()))
 
 
-def how_sure(
-    ks: Sequence[int], eigengap: Floats, stability: Floats, silhouette: Floats
-) -> tuple[float, list[str]]:
-    """How sure the k of best score is, from 0 to 1, and the criteria that are best at it as well.
-
-    The product of three shares: how far its score is ahead of the next (all of it from
-    `CLEAR_MARGIN` on), how much of the score is from criteria that it is the best of or nearly so,
-    and how far apart its clusters are (all of it from a silhouette of `CLEAR_SILHOUETTE` on).
-    """
-    score = combined_score(eigengap, stability, silhouette)
-    order = np.argsort(-score, kind="stable")
-    best = int(order[0])
-    margin = float(score[best] - score[order[1]])
-    criteria = {"silhouette": silhouette, "stability": stability, "eigengap": eigengap}
-    agree = [name for name, values in criteria.items() if values[best] >= values.max() - NEARLY]
-    agreement = sum(SHARES[name] for name in agree)
-    shares = (
-        min(1.0, max(0.0, margin) / CLEAR_MARGIN),
-        agreement,
-        min(1.0, max(0.0, float(silhouette[best])) / CLEAR_SILHOUETTE),
-    )
-    return float(np.prod(shares) ** (1 / 3)), agree
-
-
 CLEAR_MARGIN = 0.1
-CLEAR_SILHOUETTE = 0.5
+NO_SILHOUETTE, CLEAR_SILHOUETTE = 0.25, 0.5
+"""One cloud without clusters has about 0.3: a V has clumps of whatever it is made of."""
 NEARLY = 0.02
 """A criterion within this of its best value counts as best."""
-CLEAR, LIKELY = 0.75, 0.5
+CLEAR, LIKELY = 0.7, 0.35
 """From here on a suggestion is called clear, or likely."""
+
+
+def how_sure(eigengap: Floats, stability: Floats, silhouette: Floats) -> tuple[float, list[str]]:
+    """How sure the k of best score is, from 0 to 1, and the criteria that are best at it as well.
+
+    The product of three shares: how far its score is ahead of the next, all of it from
+    `CLEAR_MARGIN` on; how far apart the clusters are, from none at a silhouette of `NO_SILHOUETTE`
+    to all of it at `CLEAR_SILHOUETTE`; and a half, and the other half by the shares of the criteria
+    that are at their best here.
+    """
+    score = combined_score(eigengap, stability, silhouette)
+    best, second = np.argsort(-score, kind="stable")[:2]
+    criteria = {"silhouette": silhouette, "stability": stability, "eigengap": eigengap}
+    agree = [name for name, values in criteria.items() if values[best] >= values.max() - NEARLY]
+    margin = min(1.0, float(score[best] - score[second]) / CLEAR_MARGIN)
+    above = float(silhouette[best]) - NO_SILHOUETTE
+    apart = min(1.0, max(0.0, above) / (CLEAR_SILHOUETTE - NO_SILHOUETTE))
+    return margin * apart * (1 + sum(SHARES[name] for name in agree)) / 2, agree
 
 
 def recommend(
@@ -273,7 +269,7 @@ def recommend(
     score = combined_score(eigengap, stability, silhouette)
     order = np.argsort(-score, kind="stable")
     best, second = int(order[0]), int(order[1])
-    sure, agree = how_sure(ks, eigengap, stability, silhouette)
+    sure, agree = how_sure(eigengap, stability, silhouette)
     word: Word = "clear" if sure >= CLEAR else "likely" if sure >= LIKELY else "unsure"
     return KSuggestion(
         k=int(ks[best]),
@@ -304,7 +300,7 @@ def _why(
     said = f"{named} {verb} best here" if agree else "no criterion is best here, only their sum is"
     lead = score[best] - score[second]
     said += f", and the score is {lead:.2f} ahead of k = {ks[second]}"
-    if word == "unsure" and silhouette[best] < CLEAR_SILHOUETTE / 2:
+    if word == "unsure" and silhouette[best] < (NO_SILHOUETTE + CLEAR_SILHOUETTE) / 2:
         said += "; the clusters hardly lie apart, other ks may serve as well"
     elif word == "unsure":
         said += "; other ks may serve as well"
