@@ -116,6 +116,7 @@ def suggest(
         eigengaps(found.eigenvalues, ks),
         np.array([stability(one.labels) for one in found.judged]),
         apart,
+        np.array([np.bincount(one.labels[0]).max() / stack.n_samples for one in found.judged]),
         eigenvalues=tuple(found.eigenvalues.tolist()),
         n_samples=stack.n_samples,
         kernel_weights=dict(zip(stack.names, used.tolist(), strict=True)),

@@ -136,6 +136,14 @@ def test_a_suggestion_at_the_end_says_so():
     assert "at the end" not in recommend([2, 4, 5], falling, falling, falling).why
 
 
+def test_a_few_samples_that_stand_out_are_not_all_there_is():
+    high = np.array([1.0, 0.1, 0.1])
+    even = recommend([2, 3, 4], high, high, high, np.full(3, 0.5))
+    few = recommend([2, 3, 4], high, high, high, np.full(3, 0.96))
+    assert (even.word, few.word) == ("clear", "unsure")
+    assert "one cluster has 96% of the samples, inside it there may be more" in few.why
+
+
 def test_two_ks_are_enough_to_choose_from():
     ones = np.ones(2)
     found = recommend([2, 3], ones, ones, ones)

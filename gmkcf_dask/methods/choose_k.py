@@ -227,6 +227,8 @@ NO_SILHOUETTE, CLEAR_SILHOUETTE = 0.25, 0.5
 """One cloud without clusters has about 0.3: a V has clumps of whatever it is made of."""
 NEARLY = 0.02
 """A criterion within this of its best value counts as best."""
+MOST_OF_IT = 0.8
+"""Share of the samples in one cluster beyond which the others are a few that stand out."""
 CLEAR, LIKELY = 0.7, 0.35
 """From here on a suggestion is called clear, or likely."""
 
@@ -254,6 +256,7 @@ def recommend(
     eigengap: Floats,
     stability: Floats,
     silhouette: Floats,
+    largest: Floats | None = None,
     **about: Any,
 ) -> KSuggestion:
     """The k of the highest score, how sure that is, and why.
@@ -263,6 +266,9 @@ def recommend(
     ks : sequence of int
         At least two, each once, in order.
     eigengap, stability, silhouette : ndarray, shape (len(ks),)
+    largest : ndarray, shape (len(ks),), optional
+        Share of the samples that the largest cluster has. Where that is nearly all, the others are
+        a few that stand out, which says little about the rest: less sure.
     **about
         Further fields of the suggestion.
     """
@@ -270,13 +276,16 @@ def recommend(
     order = np.argsort(-score, kind="stable")
     best, second = int(order[0]), int(order[1])
     sure, agree = how_sure(eigengap, stability, silhouette)
+    share = 0.0 if largest is None else float(largest[best])
+    if share > MOST_OF_IT:
+        sure *= (1.0 - share) / (1.0 - MOST_OF_IT)
     word: Word = "clear" if sure >= CLEAR else "likely" if sure >= LIKELY else "unsure"
     return KSuggestion(
         k=int(ks[best]),
         runner_up=int(ks[second]),
         word=word,
         sure=round(sure, 3),
-        why=_why(ks, best, second, agree, score, silhouette, word),
+        why=_why(ks, best, second, agree, score, silhouette, word, share),
         ks=tuple(map(int, ks)),
         eigengap=tuple(eigengap.tolist()),
         stability=tuple(stability.tolist()),
@@ -294,13 +303,16 @@ def _why(
     score: Floats,
     silhouette: Floats,
     word: Word,
+    share: float,
 ) -> str:
     named = " and ".join(filter(None, [", ".join(agree[:-1]), *agree[-1:]]))
     verb = "are" if len(agree) > 1 else "is"
     said = f"{named} {verb} best here" if agree else "no criterion is best here, only their sum is"
     lead = score[best] - score[second]
     said += f", and the score is {lead:.2f} ahead of k = {ks[second]}"
-    if word == "unsure" and silhouette[best] < (NO_SILHOUETTE + CLEAR_SILHOUETTE) / 2:
+    if share > MOST_OF_IT:
+        said += f"; one cluster has {share:.0%} of the samples, inside it there may be more"
+    elif word == "unsure" and silhouette[best] < (NO_SILHOUETTE + CLEAR_SILHOUETTE) / 2:
         said += "; the clusters hardly lie apart, other ks may serve as well"
     elif word == "unsure":
         said += "; other ks may serve as well"
