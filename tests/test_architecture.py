@@ -57,6 +57,7 @@ ONLY_HERE = {
         "cli/options.py",
         "kernels/store.py",
         "kernels/tasks.py",
+        "corpus/passes.py",
         "engine/tiled.py",
     },
     "distributed": {
@@ -76,6 +77,7 @@ ONLY_HERE = {
         "cli/doctor.py",
         "cli/explain.py",
         "cli/group.py",
+        "cli/reading.py",
         "cli/report.py",
         "cli/stores.py",
         "cli/submit.py",

@@ -23,8 +23,8 @@ from gmkcf_dask.cli.options import (
     normalization_option,
     open_place,
     refuse_foreign_store,
-    text_options,
 )
+from gmkcf_dask.cli.reading import request_of, text_options
 from gmkcf_dask.cli.report import report_many, report_one, showing_notes, showing_progress
 from gmkcf_dask.cli.signals import or_interrupt
 from gmkcf_dask.errors import HopelessError, InputError, StoreBusyError
@@ -39,8 +39,9 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True, "max_c
 def main() -> None:
     """Cluster samples with many kernels at once, in memory or far beyond it.
 
-    INPUT is a .npz, .npy, .mtx, .svmlight or .mat matrix (rows are samples), a folder of .txt
-    files, or a .jsonl or .csv file with a text column. Stores and runs are paths or s3:// URLs.
+    INPUT is a .npz, .npy, .mtx, .svmlight or .mat matrix (rows are samples), a folder of .txt, .md
+    or .html files, a .jsonl, .csv, .tsv or .parquet table with a text column, or a pattern such as
+    "logs/*.jsonl.gz"; text files may end in .gz. Stores and runs are paths or s3:// URLs.
 
     Exit codes: 0 done, 2 bad input or usage, 3 no room in memory or on disk, 4 damaged store, 5
     cluster or object store lost or no space for a checkpoint (to be resumed), 6 store being written
@@ -59,8 +60,8 @@ def plan(input_path: str, n_clusters: int, **options: Any) -> None:
     from gmkcf_dask import workflow
     from gmkcf_dask.methods.gmkcf import Gmkcf
 
-    with showing_notes():
-        request = _request(input_path, options)
+    with showing_notes(), showing_progress() as progress:
+        request = request_of(input_path, options, progress)
     Gmkcf(n_clusters).check_samples(request.n_samples)
     with open_place(request.n_samples, options, only_describe=True) as resources:
         here = workflow.free_disk(Path())
@@ -80,8 +81,8 @@ def build(input_path: str, store: Path, **options: Any) -> None:
     """Compute the kernels of INPUT into STORE; an interrupted build goes on where it stopped."""
     from gmkcf_dask import workflow
 
-    with showing_notes():
-        request = _request(input_path, options)
+    with showing_notes(), showing_progress() as progress:
+        request = request_of(input_path, options, progress)
 
     def planned(place: Any) -> Any:
         # building alone needs no place for a fused kernel
@@ -154,8 +155,8 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
     resume = _resume(method, options, overwrite=overwrite)
     check_run_folder(out, overwrite=overwrite, resume=resume)
     watch = workflow.Stopwatch({})
-    with showing_notes():
-        request = watch.time("read", lambda: _request(input_path, options))
+    with showing_notes(), showing_progress() as progress:
+        request = watch.time("read", lambda: request_of(input_path, options, progress))
     method.check_samples(request.n_samples)
     kernels = _kernels(options["kernel"], method, tuple(spec.name for spec in request.specs))
     for name in kernels if len(kernels) > 1 else ():
@@ -283,26 +284,6 @@ def benchmark(
 def _echo_duplicates(store: Any) -> None:
     for sentence in store.duplicates():
         click.echo(f"nearly the same: {sentence}")
-
-
-def _request(input_path: str, options: dict[str, Any]) -> Any:
-    from gmkcf_dask.corpus import TextOptions, read_corpus, refuse_equal_rows, warn_about_zero_rows
-    from gmkcf_dask.kernels.request import KernelRequest
-    from gmkcf_dask.kernels.specs import resolve_kernels
-
-    specs = resolve_kernels(options["kernels"])
-    columns = ("text_column", "id_column", "label_column", "stop_words", "max_features")
-    text = TextOptions(
-        **{name: options[name] for name in columns},
-        min_df=options["min_df"] or "auto",
-        sublinear_tf=options["sublinear_tf"],
-    )
-    corpus = read_corpus(input_path, text=text)
-    refuse_equal_rows(corpus.X)
-    warn_about_zero_rows(corpus.X)
-    names = ("normalization", "scaling", "precision", "block", "merge_duplicates")
-    how = {name: options[name] for name in names}
-    return KernelRequest(corpus, specs, **how)
 
 
 def _method(options: dict[str, Any]) -> Any:

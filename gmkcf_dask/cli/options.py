@@ -70,7 +70,7 @@ def _as_member(command: _F) -> _F:
     return cast(_F, run)
 
 
-def _options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
+def options_in_a_row(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
     def decorate(command: _F) -> _F:
         for option in reversed(options):
             command = option(command)
@@ -79,7 +79,7 @@ def _options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
     return decorate
 
 
-cluster_options = _options(
+cluster_options = options_in_a_row(
     click.option(
         "--cluster",
         metavar="threads|local|ADDRESS|FILE.yaml",
@@ -138,7 +138,7 @@ normalization_option = click.option(
     default="unit",
     help="Unit diagonal, D^-1/2 K D^-1/2, or none.",
 )
-kernel_options = _options(
+kernel_options = options_in_a_row(
     click.option(
         "--kernels",
         default="paper12",
@@ -172,25 +172,6 @@ kernel_options = _options(
         help="Edge of a tile, in samples.  [default: chosen by the plan]",
     ),
 )
-text_options = _options(
-    click.option("--text-column", default="text", help="JSONL and CSV: the column with the text."),
-    click.option("--id-column", help="JSONL and CSV: sample ids.  [default: id, if there]"),
-    click.option("--label-column", help="JSONL and CSV: known topics.  [default: label, if there]"),
-    click.option(
-        "--stop-words", type=click.Choice(["english"]), help="Words to leave out.  [default: none]"
-    ),
-    click.option(
-        "--min-df",
-        type=click.IntRange(min=1),
-        help="Documents a word must appear in.  [default: 2, 1 below 50 documents]",
-    ),
-    click.option(
-        "--max-features",
-        type=click.IntRange(min=1),
-        help="Keep this many words only.  [default: all]",
-    ),
-    click.option("--sublinear-tf", is_flag=True, help="Count words as 1 + log(count)."),
-)
 clusters_option = click.option(
     "-k", "--clusters", "n_clusters", type=int, required=True, help="Number of clusters."
 )
@@ -198,7 +179,7 @@ METHOD_PARAMETERS = (
     "n_init", "init", "solver", "inner_iter", "v_steps", "tol", "max_iter", "polish", "laplacian",
     "lam", "gamma", "restart_inner",
 )  # fmt: skip
-method_options = _options(
+method_options = options_in_a_row(
     click.option("--n-init", type=int, help="Random restarts; the best one is kept.  [default: 1]"),
     click.option(
         "--init",
@@ -243,7 +224,7 @@ method_options = _options(
         help="rmkkm: cluster anew after every weight step, or go on.  [default: go on]",
     ),
 )
-fit_options = _options(
+fit_options = options_in_a_row(
     clusters_option,
     click.option(
         "--out", type=Location(), required=True, help="Folder for the results, a path or a URL."

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gmkcf_dask.corpus.model import Corpus, Floats, Matrix
-from gmkcf_dask.corpus.readers import READERS, read_corpus
-from gmkcf_dask.corpus.text import TextOptions, corpus_from_texts
+from gmkcf_dask.corpus.options import TextOptions
+from gmkcf_dask.corpus.readers import READERS, read_corpus, read_like
+from gmkcf_dask.corpus.reading import TextReading
+from gmkcf_dask.corpus.text import corpus_from_texts
 from gmkcf_dask.corpus.validate import (
     NotNumericError,
     as_features,
@@ -26,6 +28,7 @@ __all__ = [
     "Matrix",
     "NotNumericError",
     "TextOptions",
+    "TextReading",
     "as_features",
     "check_ids",
     "check_labels",
@@ -33,6 +36,7 @@ __all__ = [
     "docstring_corpus",
     "docstring_documents",
     "read_corpus",
+    "read_like",
     "refuse_equal_rows",
     "warn_about_zero_rows",
 ]

@@ -1,7 +1,9 @@
 """Files become a `Corpus`; the ending of the name says how to read them.
 
 Matrices: ``.npz``, ``.npy``, ``.mtx``, ``.mtx.gz``, ``.svmlight``, ``.libsvm``, ``.mat``.
-Texts: ``.jsonl``, ``.csv``, ``.tsv``, or a folder of ``.txt`` files.
+Texts: ``.jsonl``, ``.csv``, ``.tsv`` (each also ``.gz``), ``.parquet``, and files that are one
+document each, ``.txt``, ``.text``, ``.md``, ``.html``, ``.htm`` (also ``.gz``): a folder of them,
+or a pattern that matches several files of one kind.
 
 No pickles are ever loaded, sizes that files declare are bounded before memory is given to them
 (`limits`), and ``.mat`` files are read in a process of their own (`matlab`).
@@ -12,15 +14,12 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import json
 import re
 import struct
 import tokenize
-import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,9 @@ from scipy import sparse
 from sklearn.datasets import load_svmlight_file
 
 from gmkcf_dask.corpus.arrays import npz_names, read_npy, read_npz
+from gmkcf_dask.corpus.counts import Document
+from gmkcf_dask.corpus.folders import TABLE_ENDINGS, text_files
 from gmkcf_dask.corpus.limits import (
-    MOST_CHARACTERS,
-    bounded_lines,
     most_text,
     refuse_bytes,
     refuse_large_text,
@@ -39,11 +38,16 @@ from gmkcf_dask.corpus.limits import (
 )
 from gmkcf_dask.corpus.matlab import read_mat
 from gmkcf_dask.corpus.model import Corpus
-from gmkcf_dask.corpus.text import Record, TextOptions, corpus_from_records, corpus_from_texts
+from gmkcf_dask.corpus.options import TextOptions
+from gmkcf_dask.corpus.passes import Meter, Place
+from gmkcf_dask.corpus.reading import TextReading
+from gmkcf_dask.corpus.text import read_documents, read_documents_like
 from gmkcf_dask.corpus.validate import as_features, check_ids, check_labels
-from gmkcf_dask.errors import DataWarning, InputError, PlanRefused
+from gmkcf_dask.errors import GmkcfError, InputError, PlanRefused
+from gmkcf_dask.events import Listener, ignore
+from gmkcf_dask.graph import Runner
 
-Reader = Callable[[Path, TextOptions], Corpus]
+Reader = Callable[[Path], Corpus]
 
 _DEFAULT_TEXT = TextOptions()
 
@@ -69,15 +73,27 @@ _UNREADABLE = (
 )
 
 
-def read_corpus(path: str | Path, *, text: TextOptions = _DEFAULT_TEXT) -> Corpus:
+def read_corpus(
+    path: str | Path,
+    *,
+    text: TextOptions = _DEFAULT_TEXT,
+    runner: Runner | None = None,
+    listen: Listener = ignore,
+) -> Corpus:
     """Read samples, their ids and, where the file has them, their labels and terms.
 
     Parameters
     ----------
     path : str or Path
-        A file with a known ending, or a folder of ``.txt`` files.
+        A file with a known ending, a folder of texts, or a pattern such as ``"logs/*.jsonl.gz"``
+        that matches several files with texts of one kind.
     text : TextOptions
         Columns and features of texts; matrices ignore it.
+    runner : Runner, optional
+        Where texts are taken apart; this process when not given. They are never held as a whole,
+        and features of more than 64 MiB stay in a temporary file (in TMPDIR).
+    listen : callable
+        Hears of `StageProgress` while texts are read.
 
     Returns
     -------
@@ -90,19 +106,87 @@ def read_corpus(path: str | Path, *, text: TextOptions = _DEFAULT_TEXT) -> Corpu
         If the path is missing, of unknown kind, damaged, or holds unusable data.
     PlanRefused
         If what the file declares does not fit the memory that is free.
+
+    Warns
+    -----
+    DataWarning
+        Of documents that are empty, repeat others or lose all their terms, and of files that are
+        no text or in another encoding.
     """
-    path = Path(path)
-    if not path.exists():
-        raise InputError(f"{path} does not exist: check the path.")
-    read = _read_folder if path.is_dir() else _reader_for(path)
-    if not (path.is_dir() or path.is_file()):
-        raise InputError(f"{path} is not a regular file: give a file or a folder.")
+    place = _place(runner, listen)
+    return _read(
+        path,
+        lambda documents, meter: read_documents(documents, text, place, meter),
+        text,
+        lambda file: _reader_for(file)(file),
+    )
+
+
+def read_like(
+    path: str | Path,
+    reading: TextReading,
+    terms: Sequence[str] | None,
+    *,
+    runner: Runner | None = None,
+    listen: Listener = ignore,
+) -> Corpus:
+    """Read new documents in the features of a corpus that was read before.
+
+    Parameters
+    ----------
+    path : str or Path
+        Texts, as for `read_corpus`.
+    reading : TextReading
+        Of the earlier corpus: `Corpus.reading`, or `KernelStore.reading()`.
+    terms : sequence of str or None
+        Its terms; None for hashed features.
+    runner, listen
+        As for `read_corpus`.
+
+    Returns
+    -------
+    Corpus
+        With X of shape (n_new, n_terms), as `TfidfVectorizer.transform` would give. Documents
+        without any known term are rows of zeros, and are told by a `DataWarning`.
+    """
+    place = _place(runner, listen)
+    return _read(
+        path,
+        lambda documents, meter: read_documents_like(documents, reading, terms, place, meter),
+        reading.options,
+        _refuse_matrix,
+    )
+
+
+def _place(runner: Runner | None, listen: Listener) -> Place:
+    return Place(listen=listen) if runner is None else Place(runner, listen)
+
+
+def _read(
+    path: str | Path,
+    of_documents: Callable[[Iterator[Document], Meter], Corpus],
+    options: TextOptions,
+    of_matrix: Reader,
+) -> Corpus:
+    """Texts by one way, matrices by the other; whatever is wrong is said with the path."""
+    place = Path(path)
     try:
-        return read(path, text)
+        found = text_files(path)
+        if found is not None:
+            _refuse_special(place)
+            meter = found.meter()
+            return of_documents(found.documents(options, meter), meter)
+        if not place.exists():
+            raise InputError(f"{path} does not exist: check the path.")
+        _reader_for(place)
+        _refuse_special(place)
+        return of_matrix(place)
     except (InputError, PlanRefused) as error:
-        raise (PlanRefused if isinstance(error, PlanRefused) else InputError)(
-            f"{path}: {error}"
-        ) from error
+        kind = PlanRefused if isinstance(error, PlanRefused) else InputError
+        named = str(error).startswith(f"{path} ")
+        raise kind(str(error) if named else f"{path}: {error}") from error
+    except GmkcfError:
+        raise
     except _UNREADABLE as error:
         cause = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise InputError(
@@ -111,11 +195,20 @@ def read_corpus(path: str | Path, *, text: TextOptions = _DEFAULT_TEXT) -> Corpu
         ) from error
 
 
+def _refuse_special(path: Path) -> None:
+    if path.exists() and not (path.is_dir() or path.is_file()):
+        raise InputError(f"{path} is not a regular file: give a file or a folder.")
+
+
+def _refuse_matrix(path: Path) -> Corpus:
+    raise InputError(f"{path} is a matrix, but texts are wanted: give documents.")
+
+
 def _reader_for(path: Path) -> Reader:
     for ending, read in READERS.items():
         if path.name.lower().endswith(ending):
             return read
-    known = ", ".join(READERS)
+    known = ", ".join((*READERS, *TABLE_ENDINGS))
     raise InputError(
         f"{path} is of a kind this program does not read: use {known} or a folder of .txt files."
     )
@@ -145,7 +238,7 @@ _SPARSE_PARTS = (
 )  # fmt: skip
 
 
-def _read_npz(path: Path, _: TextOptions) -> Corpus:
+def _read_npz(path: Path) -> Corpus:
     names = npz_names(path)
     if "format" in names and "X" not in names:
         return _matrix_corpus(_sparse_of(read_npz(path, _SPARSE_PARTS)))
@@ -175,11 +268,11 @@ def _sparse_of(parts: Mapping[str, Any]) -> Any:
     raise InputError(f"the sparse format {kind[:20]!r} is not read: save it as csr.")
 
 
-def _read_npy(path: Path, _: TextOptions) -> Corpus:
+def _read_npy(path: Path) -> Corpus:
     return _matrix_corpus(read_npy(path))
 
 
-def _read_matrix_market(path: Path, _: TextOptions) -> Corpus:
+def _read_matrix_market(path: Path) -> Corpus:
     opened = gzip.open if path.suffix.lower() == ".gz" else open
     with opened(path, "rb") as file:
         text = file.read(most_text() + 1)  # never more, however much is packed into a .gz
@@ -223,7 +316,7 @@ def _check_matrix_market(text: bytes) -> None:
     refuse_bytes(entries * 24, f"X of shape ({rows}, {columns})")
 
 
-def _read_svmlight(path: Path, _: TextOptions) -> Corpus:
+def _read_svmlight(path: Path) -> Corpus:
     refuse_large_text(path)
     with path.open("rb") as file:
         lines = sum(part.count(b"\n") for part in iter(lambda: file.read(1 << 20), b""))
@@ -232,7 +325,7 @@ def _read_svmlight(path: Path, _: TextOptions) -> Corpus:
     return _matrix_corpus(X, y)
 
 
-def _read_matlab(path: Path, _: TextOptions) -> Corpus:
+def _read_matlab(path: Path) -> Corpus:
     return _matrix_corpus(*read_mat(path))
 
 
@@ -240,105 +333,6 @@ def _require_variable(name: str, names: list[str]) -> None:
     if name not in names:
         listed = ", ".join(sorted(names)) or "nothing"
         raise InputError(f"no variable {name} was found (the file holds {listed}): call it {name}.")
-
-
-def _read_folder(path: Path, options: TextOptions) -> Corpus:
-    """Read every ``.txt`` below the folder; its sub-folder is its topic if all files have one."""
-    files = {
-        _printable(file.relative_to(path).as_posix()): file
-        for file in path.rglob("*")
-        if file.suffix.lower() == ".txt" and file.is_file()
-    }
-    if not files:
-        if (path / "manifest.json").exists():
-            raise InputError("this is a store of kernels, not a corpus: use gmkcf fit on it.")
-        raise InputError("the folder holds no .txt files: give a folder that does.")
-    ids = sorted(files)
-    refuse_shape((len(ids),))
-    size = sum(file.stat().st_size for file in files.values())
-    refuse_bytes(size, "reading these texts", most_text())
-    contents = [files[name].read_bytes() for name in ids]
-    _warn_about_encoding(ids, contents)
-    folders = [name.rpartition("/")[0] for name in ids]
-    return corpus_from_texts(
-        [content.decode("utf-8-sig", errors="replace") for content in contents],
-        ids,
-        folders if all(folders) else None,
-        options,
-    )
-
-
-def _printable(name: str) -> str:
-    """A file name as text: bytes that are no UTF-8 are spelled out, so that it can be stored."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def _warn_about_encoding(ids: list[str], contents: list[bytes]) -> None:
-    damaged = [name for name, content in zip(ids, contents, strict=True) if not _is_utf8(content)]
-    if damaged:
-        warnings.warn(
-            f"{len(damaged)} of {len(ids)} files are not UTF-8 (first: {damaged[0]}); their "
-            "unreadable characters are replaced",
-            DataWarning,
-            stacklevel=2,
-        )
-
-
-def _is_utf8(content: bytes) -> bool:
-    try:
-        content.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _read_jsonl(path: Path, options: TextOptions) -> Corpus:
-    refuse_large_text(path)
-    with path.open(encoding="utf-8-sig") as file:
-        return corpus_from_records(_json_records(bounded_lines(file)), options)
-
-
-def _json_records(lines: Iterable[str]) -> Iterator[Record]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"line {number} is not valid JSON ({error}): mend it.") from error
-        if not isinstance(fields, dict):
-            raise InputError(f"line {number} is not a JSON object: write one object per line.")
-        yield number, fields
-
-
-def _read_csv(path: Path, options: TextOptions) -> Corpus:
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
-    refuse_large_text(path)
-    with path.open(encoding="utf-8-sig", newline="") as file, _long_fields():
-        # strict: a quote left open would otherwise swallow the rest of the file
-        rows = csv.reader(bounded_lines(file), delimiter=delimiter, strict=True)
-        return corpus_from_records(_csv_records(rows), options)
-
-
-@contextmanager
-def _long_fields() -> Iterator[None]:
-    usual = csv.field_size_limit(MOST_CHARACTERS)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(usual)
-
-
-def _csv_records(rows: Any) -> Iterator[Record]:
-    header: list[str] = next(rows, [])
-    for cells in rows:
-        if cells and len(cells) != len(header):
-            raise InputError(
-                f"line {rows.line_num} has {len(cells)} cells but the header names {len(header)} "
-                "columns: mend or quote it."
-            )
-        if cells:
-            yield rows.line_num, dict(zip(header, cells, strict=True))
 
 
 READERS: Mapping[str, Reader] = {
@@ -349,7 +343,5 @@ READERS: Mapping[str, Reader] = {
     ".svmlight": _read_svmlight,
     ".libsvm": _read_svmlight,
     ".mat": _read_matlab,
-    ".jsonl": _read_jsonl,
-    ".csv": _read_csv,
-    ".tsv": _read_csv,
 }
+"""Of matrices, by ending."""

@@ -1,93 +1,116 @@
-"""Texts become TF-IDF rows of unit length."""
+"""Texts become rows of unit length: TF-IDF of their own vocabulary, or of that of a model."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from numbers import Real
-from typing import Any, Literal
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from sklearn.feature_extraction.text import TfidfVectorizer
+from scipy import sparse
 
-from gmkcf_dask.corpus.limits import refuse_shape
+from gmkcf_dask.corpus.counts import Document, Facts
 from gmkcf_dask.corpus.model import Corpus
-from gmkcf_dask.corpus.validate import as_features, check_ids, check_labels
-from gmkcf_dask.errors import InputError
+from gmkcf_dask.corpus.options import TextOptions
+from gmkcf_dask.corpus.passes import (
+    Counts,
+    Meter,
+    Place,
+    Vocabulary,
+    Weights,
+    chosen_terms,
+    features_of,
+)
+from gmkcf_dask.corpus.reading import TextReading
+from gmkcf_dask.corpus.validate import check_ids, check_labels, name_of
+from gmkcf_dask.errors import DataWarning, InputError
 
-# Two or more letters or digits of any script, so no language is favoured.
-_WORD = r"(?u)\b\w\w+\b"
+__all__ = ["TextOptions", "corpus_from_texts", "texts_in"]
 
-_DOCUMENTS_FOR_PRUNING = 50
-
-Record = tuple[int, Mapping[str, Any]]
-"""Line number and named fields of one document in a table."""
+_TITLE = 300
+"""Characters of a title that are kept."""
 
 
-@dataclass(frozen=True)
-class TextOptions:
-    """How documents are found in a table and turned into features.
+@dataclass
+class Notes:
+    """What was met on the way and is worth a sentence: by kind, how often and where first."""
 
-    Attributes
-    ----------
-    text_column : str
-        Column that holds the text.
-    id_column, label_column : str or None
-        Columns that name the document and its topic. None takes ``"id"`` and ``"label"`` where
-        the table has them.
-    min_df : int, float or "auto"
-        Terms in fewer documents are left out: a count, or a share of the documents. "auto" is 2
-        from 50 documents on, else 1.
-    max_df : int or float
-        Terms in more documents are left out: a count, or a share of the documents.
-    max_features : int or None
-        Keep only this many of the most frequent terms.
-    stop_words : "english" or None
-        Common words to leave out. None leaves out none and favours no language.
-    sublinear_tf : bool
-        Count a term as 1 + log(count), which keeps long documents from repeating themselves.
-    """
+    found: dict[str, tuple[int, str]] = field(default_factory=dict)
 
-    text_column: str = "text"
-    id_column: str | None = None
-    label_column: str | None = None
-    min_df: int | float | Literal["auto"] = "auto"
-    max_df: int | float = 1.0
-    max_features: int | None = None
-    stop_words: Literal["english"] | None = None
-    sublinear_tf: bool = False
+    def add(self, kind: str, where: str) -> None:
+        times, first = self.found.get(kind, (0, where))
+        self.found[kind] = (times + 1, first)
 
-    def __post_init__(self) -> None:
-        if self.min_df != "auto":
-            _check_frequency("min_df", self.min_df)
-        _check_frequency("max_df", self.max_df)
-        if self.max_features is not None and self.max_features < 1:
-            raise InputError(f"max_features is {self.max_features} but must be at least 1 or None.")
-        if self.stop_words not in ("english", None):
-            raise InputError(f"stop_words is {self.stop_words!r} but must be 'english' or None.")
+    def tell(self, sentences: dict[str, str], total: int) -> None:
+        """A `DataWarning` for each kind that was met; sentences name count, total and first."""
+        for kind, sentence in sentences.items():
+            if kind in self.found:
+                count, first = self.found[kind]
+                said = sentence.format(count=f"{count:,}", total=f"{total:,}", first=first)
+                warnings.warn(said, DataWarning, stacklevel=3)
+
+
+_SENTENCES = {
+    "mended": "{count} of {total} documents hold bytes that are no characters (first: {first}); "
+    "these are replaced",
+    "empty": "{count} of {total} documents are empty (first: {first}); they are kept",
+    "repeated": "{count} of {total} documents repeat an earlier one (first: {first}); they are "
+    "kept",
+    "lost": "{count} of {total} documents have none of the terms that are kept (first: {first}); "
+    "they are kept as rows of zeros",
+    "unknown": "{count} of {total} documents have no term that the model knows (first: {first})",
+}
+
+
+@dataclass
+class _Names:
+    """Ids, labels and titles, noted while documents pass by."""
+
+    ids: list[object] = field(default_factory=list)
+    labels: list[object] = field(default_factory=list)
+    titles: list[object] = field(default_factory=list)
+
+    def noting(self, documents: Iterable[Document], meter: Meter) -> Iterator[Document]:
+        for number, document in enumerate(documents):
+            self.ids.append(number if document.id is None else document.id)
+            self.labels.append(document.label)
+            self.titles.append(document.title)
+            if meter.unit == "documents":
+                meter.done = number + 1
+            yield document
 
 
 def corpus_from_texts(
-    texts: Sequence[str],
+    texts: Iterable[str],
     ids: Iterable[object] | None = None,
     labels: Iterable[object] | None = None,
     options: TextOptions | None = None,
+    titles: Iterable[object] | None = None,
+    *,
+    place: Place | None = None,
 ) -> Corpus:
-    """Return a corpus of TF-IDF features, one row of unit length per text.
+    """Return a corpus of features, one row of unit length per text.
 
     Parameters
     ----------
-    texts : sequence of str, length n_samples
-        A text without any kept term becomes a row of zeros.
-    ids : iterable, length n_samples, or None
-        None counts from "0".
-    labels : iterable, length n_samples, or None
+    texts : iterable of str, length n_samples
+        A text without any kept term becomes a row of zeros. Read once, and never held as a whole.
+    ids, labels, titles : iterable, length n_samples, or None
+        Without ids they count from "0".
     options : TextOptions or None
+    place : Place, optional
+        Where texts are counted, and who hears how far that is; this process when not given.
 
     Returns
     -------
     Corpus
-        With X a csr_array of shape (n_samples, n_terms) and the terms in alphabetical order.
+        With X a csr_array of shape (n_samples, n_terms) and the terms in alphabetical order. X
+        equals what scikit-learn's TfidfVectorizer makes of the same texts.
+
+    Warns
+    -----
+    DataWarning
+        Of documents that are empty, repeat others, or lose all their terms.
 
     Examples
     --------
@@ -95,138 +118,187 @@ def corpus_from_texts(
     >>> corpus.terms
     ('apples', 'green', 'red')
     """
-    options = options or TextOptions()
-    n = len(texts)
-    if n == 0:
-        raise InputError("there are no documents (0 sample(s)): give at least one text.")
-    vectorizer = TfidfVectorizer(
-        token_pattern=_WORD,
-        min_df=_min_df(options, n),
-        max_df=options.max_df,
-        max_features=options.max_features,
-        stop_words=options.stop_words,
-        sublinear_tf=options.sublinear_tf,
-    )
-    try:
-        X = vectorizer.fit_transform(texts)
-    except ValueError as error:
-        raise InputError(
-            f"no terms are left to describe the {n} documents ({str(error).rstrip('.')}): give "
-            "texts with words, lower min_df, raise max_df or keep stop words."
-        ) from error
-    return Corpus(
-        X=as_features(X),
-        ids=check_ids(range(n) if ids is None else ids, n),
-        labels=None if labels is None else check_labels(labels, n),
-        terms=tuple(str(term) for term in vectorizer.get_feature_names_out()),
-    )
+    if isinstance(texts, str):
+        raise InputError("texts is one text, but a list of texts is wanted: put it into a list.")
+    n = len(texts) if isinstance(texts, Sequence) else 0
+    columns = [None if names is None else list(names) for names in (ids, labels, titles)]
+    documents = _documents(texts, columns)
+    corpus = read_documents(documents, options or TextOptions(), place, Meter(n))
+    for what, names in zip(("ids", "labels", "titles"), columns, strict=True):
+        if names is not None and len(names) != corpus.n_samples:
+            raise InputError(
+                f"there are {len(names)} {what} for {corpus.n_samples} samples: give one for each."
+            )
+    return corpus
 
 
-def corpus_from_records(records: Iterable[Record], options: TextOptions) -> Corpus:
-    """Return the corpus of a table whose rows are documents.
+def _documents(
+    texts: Iterable[str], columns: Sequence[list[object] | None] = (None, None, None)
+) -> Iterator[Document]:
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InputError(
+                f"row {number} holds {_short(text)}, not text: fill such rows or leave them out."
+            )
+        # names that do not suffice are told when all texts are counted
+        name, label, title = (
+            None if c is None else c[number] if number < len(c) else number for c in columns
+        )
+        yield Document(text, name, label, title)
+
+
+def texts_in(X: Any) -> Iterable[str] | None:
+    """The texts where X is a list, array or series of them; None where it is something else.
+
+    Missing values among texts are let through, for a sentence that names the row.
+    """
+    if isinstance(X, str | bytes | dict) or sparse.issparse(X):
+        return None
+    shape = getattr(X, "shape", None)
+    if not (isinstance(X, list | tuple) or (isinstance(shape, tuple) and len(shape) == 1)):
+        return None
+    kind = getattr(getattr(X, "dtype", None), "kind", "O")
+    if kind not in "OUTS" or not any(isinstance(value, str) for value in X):
+        return None
+    return X if isinstance(X, list | tuple) else _plain(X)
+
+
+def _plain(X: Any) -> list[Any]:
+    """The values of an array or series, NumPy's strings as Python's."""
+    return [str(value) if isinstance(value, str) else value for value in X]
+
+
+def read_documents(
+    documents: Iterable[Document],
+    options: TextOptions,
+    place: Place | None = None,
+    meter: Meter | None = None,
+) -> Corpus:
+    """The corpus of documents that come one by one, with a vocabulary of their own."""
+
+    def weigh(counted: Counts) -> Weights:
+        if options.features == "tfidf":
+            return chosen_terms(counted, options)
+        if not counted.lengths.any():
+            raise InputError(
+                f"no terms are left to describe the {counted.lengths.size} documents: give texts "
+                "with words, or keep stop words."
+            )
+        return Weights(options.n_hash_features, options.sublinear_tf)
+
+    vocabulary = Vocabulary() if options.features == "tfidf" else None
+    return _read(documents, options, place, meter, vocabulary, weigh)
+
+
+def read_documents_like(
+    documents: Iterable[Document],
+    reading: TextReading,
+    terms: Sequence[str] | None,
+    place: Place | None = None,
+    meter: Meter | None = None,
+) -> Corpus:
+    """The corpus of new documents, in the features of an earlier one."""
+    names = _known_terms(reading, terms)
+
+    def weigh(counted: Counts) -> Weights:
+        sublinear = reading.options.sublinear_tf
+        return Weights(reading.n_features, sublinear, None, reading.idf, names)
+
+    numbers = {term: number for number, term in enumerate(names or ())}
+    vocabulary = None if names is None else Vocabulary(numbers, fixed=True)
+    return _read(documents, reading.options, place, meter, vocabulary, weigh, known=True)
+
+
+def transform_texts(
+    texts: Iterable[str], reading: TextReading, terms: Sequence[str] | None
+) -> sparse.csr_array:
+    """Features of new texts as those of the corpus were made, without a word about them.
 
     Parameters
     ----------
-    records : iterable of (int, mapping), length n_samples
-        Line number and named fields of each document.
-    options : TextOptions
-        Names the columns. Whether there are ids and labels is decided by the first document.
+    texts : iterable of str, length n_samples
+    terms : sequence of str or None
+        Names of the columns; None for hashed features.
 
     Returns
     -------
-    Corpus
-        With X a csr_array of shape (n_samples, n_terms).
+    csr_array, shape (n_samples, n_terms)
+        As `TfidfVectorizer.transform` would give.
     """
-    texts: list[str] = []
-    columns: dict[str, str] = {}
-    names: dict[str, list[object]] = {}
-    for record in records:
-        if not texts:
-            columns = _named_columns(record, options)
-            names = {column: [] for column in columns.values()}
-        # the other fields are dropped here: they may be many times as large
-        texts.append(_text(record, options.text_column))
-        for column, found in names.items():
-            found.append(_name(record, column))
-        refuse_shape((len(texts),))
-    if not texts:
-        raise InputError("the file holds no documents: give at least one.")
-    ids, labels = (names.get(columns.get(what, "")) for what in ("id", "label"))
-    return corpus_from_texts(texts, ids, labels, options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        X = read_documents_like(_documents(texts), reading, terms).X
+    assert isinstance(X, sparse.csr_array)
+    return X
 
 
-def _named_columns(first: Record, options: TextOptions) -> dict[str, str]:
-    """The columns for id and label, if there are any."""
-    _, fields = first
-    _refuse_numbers(fields, options.text_column)
-    asked = {"id": options.id_column, "label": options.label_column}
-    return {
-        what: column or what
-        for what, column in asked.items()
-        if column is not None or what in fields
-    }
-
-
-def _min_df(options: TextOptions, n: int) -> int | float:
-    if options.min_df != "auto":
-        return options.min_df
-    return 2 if n >= _DOCUMENTS_FOR_PRUNING else 1
-
-
-def _check_frequency(name: str, value: object) -> None:
-    if not isinstance(value, Real):
-        raise InputError(f"{name} is {value!r} but must be a count or a share of the documents.")
-    if isinstance(value, float) and not 0 <= value <= 1:
-        raise InputError(f"{name} is {value} but a share of the documents lies between 0 and 1.")
-    if value < (0 if isinstance(value, float) else 1):
-        raise InputError(f"{name} is {value} but a count of documents is at least 1.")
-
-
-def _refuse_numbers(fields: Mapping[str, Any], text_column: str) -> None:
-    if fields and text_column not in fields and all(map(_is_number, fields.values())):
+def _known_terms(reading: TextReading, terms: Sequence[str] | None) -> tuple[str, ...] | None:
+    if reading.idf is None:
+        return None
+    if terms is None or len(terms) != reading.n_features:
         raise InputError(
-            f"there is no column {text_column!r} and every cell is a number: save a table of "
-            "numbers as .npy or .npz."
+            f"{0 if terms is None else len(terms)} terms are given for {reading.n_features} "
+            "weights: give the terms of the corpus that was read."
         )
+    return tuple(terms)
 
 
-def _is_number(cell: object) -> bool:
-    try:
-        float(str(cell))
-    except ValueError:
-        return False
-    return True
+def _read(
+    documents: Iterable[Document],
+    options: TextOptions,
+    place: Place | None,
+    meter: Meter | None,
+    vocabulary: Vocabulary | None,
+    weigh: Callable[[Counts], Weights],
+    *,
+    known: bool = False,
+) -> Corpus:
+    names, meter = _Names(), meter or Meter()
+    passing = names.noting(documents, meter)
+    X, facts, weights = features_of(passing, options, place or Place(), meter, vocabulary, weigh)
+    n = len(facts)
+    ids = check_ids(names.ids, n)
+    _tell(ids, facts, X, known=known)
+    return Corpus(
+        X=X,
+        ids=ids,
+        labels=None if names.labels[0] is None else check_labels(names.labels, n),
+        terms=weights.terms,
+        titles=_titles(names.titles, facts, ids),
+        excerpts=tuple(fact.excerpt for fact in facts),
+        reading=TextReading(options, weights.idf),
+    )
 
 
-def _text(record: Record, column: str) -> str:
-    number, _ = record
-    value = _field(record, column)
-    if value is not None and not isinstance(value, str):
-        raise InputError(
-            f"line {number} holds {type(value).__name__} in column {column!r}, not text: write it "
-            "as a string."
-        )
-    return value or ""
+def _titles(
+    given: list[object], facts: list[Facts], ids: tuple[str, ...]
+) -> tuple[str, ...] | None:
+    """The title of a page, else what was given, else the id; None where there are none at all."""
+    if given[0] is None and not any(fact.title for fact in facts):
+        return None
+    found = (
+        name_of(fact.title or (title if title not in (None, "") else name))
+        for title, fact, name in zip(given, facts, ids, strict=True)
+    )
+    return tuple(" ".join(title.split())[:_TITLE] or "untitled" for title in found)
 
 
-def _name(record: Record, column: str) -> object:
-    number, _ = record
-    value = _field(record, column)
-    if value in (None, "") or isinstance(value, dict | list):
-        raise InputError(
-            f"line {number} has no name or number in column {column!r}: give one to every document."
-        )
-    return value
+def _tell(ids: tuple[str, ...], facts: list[Facts], X: sparse.csr_array, *, known: bool) -> None:
+    notes, seen = Notes(), set[bytes]()
+    for number, (name, fact) in enumerate(zip(ids, facts, strict=True)):
+        if fact.mended:
+            notes.add("mended", name)
+        if not fact.digest:
+            notes.add("empty", name)
+            continue
+        if fact.digest in seen:
+            notes.add("repeated", name)
+        seen.add(fact.digest)
+        if X.indptr[number] == X.indptr[number + 1]:
+            notes.add("unknown" if known else "lost", name)
+    notes.tell(_SENTENCES, len(ids))
 
 
-def _field(record: Record, column: str) -> Any:
-    number, fields = record
-    if column not in fields:
-        close = difflib.get_close_matches(column, fields, n=1, cutoff=0.4)
-        hint = f" (closest match: {close[0]!r})" if close else ""
-        listed = ", ".join(map(repr, fields)) or "none"
-        raise InputError(
-            f"line {number} has no column {column!r}; its columns are {listed}: name one of them"
-            f"{hint}."
-        )
-    return fields[column]
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from gmkcf_dask.corpus.limits import refuse_shape
-from gmkcf_dask.corpus.model import Floats, Matrix
+from gmkcf_dask.corpus.model import Floats, Matrix, row_blocks
 from gmkcf_dask.errors import DataWarning, InputError
 
 _NUMERIC_KINDS = "biuf"
@@ -122,8 +122,10 @@ def _all_rows_equal(X: Matrix) -> bool:
     n, counts = X.shape[0], np.diff(X.indptr)
     if (counts != counts[0]).any():
         return False
-    rows = X.indices.reshape(n, counts[0]), X.data.reshape(n, counts[0])
-    return all(bool((part == part[0]).all()) for part in rows)
+    for values in (X.indices.reshape(n, counts[0]), X.data.reshape(n, counts[0])):
+        if not all(bool((values[rows] == values[0]).all()) for rows in row_blocks(X)):
+            return False
+    return True
 
 
 def _entries_per_row(X: Matrix) -> npt.NDArray[np.integer[Any]]:

@@ -19,6 +19,8 @@ from sklearn.utils.validation import validate_data
 from gmkcf_dask import workflow
 from gmkcf_dask.cluster import Resources, of_client, threads
 from gmkcf_dask.corpus.model import Corpus
+from gmkcf_dask.corpus.options import TextOptions
+from gmkcf_dask.corpus.text import corpus_from_texts, texts_in
 from gmkcf_dask.corpus.validate import as_features, refuse_equal_rows, warn_about_zero_rows
 from gmkcf_dask.engine.operators import KernelStack
 from gmkcf_dask.errors import DataWarning, InputError, StoreError
@@ -89,7 +91,9 @@ PARAMETERS = """
     checkpoint_every : int, optional
         Iterations between two of them, instead of a share of the time.
     verbose : int, default=0
-        Above 0, progress on standard error."""
+        Above 0, progress on standard error.
+    text : TextOptions, optional
+        How texts become features, where `fit` is given texts; TF-IDF by default."""
 
 ATTRIBUTES = """
     labels_ : ndarray of int, shape (n_samples,)
@@ -102,7 +106,11 @@ ATTRIBUTES = """
     runs_ : tuple of RunSummary
         Objective, iterations and convergence of every restart.
     n_features_in_ : int
-        Columns of X, where features were given."""
+        Columns of X, where features were given; terms, where texts were.
+    terms_ : tuple of str or None
+        Terms of the texts, one for each feature; None where there are none.
+    reading_ : TextReading or None
+        How texts became features: `reading_.transform(texts, terms_)` does the same to others."""
 
 
 @dataclass(eq=False, repr=False)
@@ -124,6 +132,7 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
     checkpoint_dir: str | Path | None = None
     checkpoint_every: int | None = None
     verbose: int = 0
+    text: TextOptions | None = None
 
     @abstractmethod
     def _requested_kernels(self) -> object:
@@ -149,9 +158,10 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array or sparse matrix of shape (n_samples, n_features), or a store
-            Features; or the path of a finished store, or an opened `KernelStore`; or, with
-            precomputed kernels, an array of shape (m, n, n) or a list of (n, n) arrays.
+        X : array or sparse matrix of shape (n_samples, n_features), texts, or a store
+            Features; or a list, array or series of n_samples strings; or the path of a finished
+            store, or an opened `KernelStore`; or, with precomputed kernels, an array of shape
+            (m, n, n) or a list of (n, n) arrays.
         y : ignored
         resume : bool, default=False
             Go on from the checkpoint in `checkpoint_dir`; without one, from the beginning.
@@ -203,6 +213,7 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
             method.check_samples(X.n_samples)
             self._refuse_other_parameters(X)
             self.__dict__.pop("n_features_in_", None)  # of an earlier fit on features
+            self.terms_, self.reading_ = X.strings("terms"), X.reading()
             resources = self._resources()
             plan = store_plan(X, method.n_clusters, resources)
             return stored_kernels(X, plan, resources), partial(store_identity, X)
@@ -227,6 +238,8 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
             raise InputError(f"store must be a path or a URL, not {self.store!r}")
         if not (self.checkpoint_dir is None or is_location(self.checkpoint_dir)):
             raise InputError(f"checkpoint_dir must be a path or a URL, not {self.checkpoint_dir!r}")
+        if not isinstance(self.text, TextOptions | None):
+            raise InputError(f"text must be TextOptions or None, not {self.text!r}")
         if not isinstance(self.callbacks, list | tuple | None):
             raise InputError(f"callbacks must be a list of callables, not {self.callbacks!r}")
 
@@ -290,17 +303,29 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
             "block": _block_size(self.block_size),
         }
         kernels = self._requested_kernels()
+        self.terms_ = self.reading_ = None
         if isinstance(kernels, str) and kernels == "precomputed":
             request = KernelRequest(None, precomputed_specs(X), **how)
             self.n_features_in_ = request.n_samples
             return request
+        corpus = self._corpus(X)
+        if self.n_clusters > 1:
+            refuse_equal_rows(corpus.X)
+        if corpus.reading is None:  # of texts it is said by name
+            warn_about_zero_rows(corpus.X)
+        return KernelRequest(corpus, resolve_kernels(kernels), **how)
+
+    def _corpus(self, X: Any) -> Corpus:
+        texts = texts_in(X)
+        if texts is not None:
+            corpus = corpus_from_texts(texts, options=self.text)
+            self.terms_, self.reading_ = corpus.terms, corpus.reading
+            self.n_features_in_ = corpus.n_features
+            self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on columns with names
+            return corpus
         features = as_features(X)
         validate_data(self, X, skip_check_array=True)  # only notes names and number of columns
-        if self.n_clusters > 1:
-            refuse_equal_rows(features)
-        warn_about_zero_rows(features)
-        ids = tuple(str(i) for i in range(features.shape[0]))
-        return KernelRequest(Corpus(features, ids), resolve_kernels(kernels), **how)
+        return Corpus(features, tuple(str(i) for i in range(features.shape[0])))
 
     def _resources(self) -> Resources:
         client = self.client if self.client is not None else _current_client()

@@ -106,7 +106,10 @@ def write_features(group: Any, X: Matrix, manifest: Manifest) -> None:
     parts = {"data": X.data, "indices": X.indices, "indptr": X.indptr}
     for name, values in parts.items():
         layout = part_layout(values.size, "float64" if name == "data" else "int64")
-        create_array(group, name, layout)[:] = values.astype(layout.dtype)
+        array = create_array(group, name, layout)
+        for first in range(0, values.size, FEATURE_CHUNK):  # X may be larger than memory
+            part = slice(first, min(first + FEATURE_CHUNK, values.size))
+            array[part] = values[part].astype(layout.dtype)
 
 
 @dataclass(frozen=True)

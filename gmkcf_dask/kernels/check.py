@@ -19,8 +19,7 @@ from gmkcf_dask.kernels.preflight import refuse_blind_workers
 from gmkcf_dask.kernels.reader import TileReader
 from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.kernels.tasks import batches, run_tasks, tiles_per_build_task
-
-STRINGS = ("ids", "labels", "terms")
+from gmkcf_dask.kernels.texts import STRINGS
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Damage:
     vectors : tuple of str
         Diagonals and norms, by their path inside.
     inputs : tuple of str
-        Of `features`, `ids`, `labels`, `terms`.
+        Of `features`, `ids`, `labels`, `terms`, `titles`, `excerpts`, `reading`.
     """
 
     metadata: tuple[BadMetadata, ...] = ()
@@ -97,6 +96,8 @@ def find_damage(store: KernelStore, runner: Runner, listen: Listener = ignore) -
         if name in unreadable or not _reads(lambda name=name: store.vector(name))
     ]
     inputs = [name for name in STRINGS if not _reads(lambda name=name: store.strings(name))]
+    if not _reads(store.reading):
+        inputs.append("reading")
     if store.manifest.n_features and not features_hold(store, unreadable):
         inputs.insert(0, "features")
     return Damage(bad, tuple(tiles), tuple(vectors), tuple(inputs))

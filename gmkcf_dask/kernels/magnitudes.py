@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gmkcf_dask.corpus.model import Floats, Matrix
+from gmkcf_dask.corpus.model import Floats, Matrix, row_blocks
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.kernels.features import squared_norms
 from gmkcf_dask.kernels.specs import TINIEST, Linear, Polynomial
@@ -30,7 +30,7 @@ def refuse_tiny(X: Matrix, kernels: Sequence[ResolvedKernel], precision: Precisi
     if not any(kernel.elementwise for kernel in kernels):
         return
     with np.errstate(over="ignore"):  # too large is refused with the statistics
-        squares = squared_norms(X)
+        squares = np.concatenate([squared_norms(X[rows]) for rows in row_blocks(X)])
     filled = X.any(axis=1) if isinstance(X, np.ndarray) else np.diff(X.indptr) > 0
     lost = filled & (squares < _LOST)
     if lost.any():

@@ -26,12 +26,14 @@ from gmkcf_dask.kernels.specs import (
     Scaling,
 )
 from gmkcf_dask.kernels.tiles import ResolvedKernel
-from gmkcf_dask.plan import STORED_BYTES, Precision, Tiling
+from gmkcf_dask.plan import FEATURE_CHUNK, STORED_BYTES, Precision, Tiling
 from gmkcf_dask.security import is_plain_name
 
 FORMAT = "gmkcf-kernels"
 FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
+DESCRIPTIONS = ("titles", "excerpts", "reading")
+"""Of texts: what people read, and how new ones are read; kernels do not depend on it."""
 DIGEST_BYTES = 8
 """Of a tile's digest."""
 
@@ -62,7 +64,8 @@ class Manifest:
     Attributes
     ----------
     inputs : dict of str
-        Digests of features, ids, labels and terms the store was made from.
+        Digests of what the store was made from: features, ids, labels, terms, and for texts titles,
+        excerpts and how they were read.
     resolved : bool
         Whether the kernels' statistics are known (they come before the first tile).
     tiles_done : tuple of int
@@ -226,6 +229,7 @@ def differences(found: Manifest, wanted: Manifest, *, any_block: bool) -> list[s
         f"content of {what}"
         for what in wanted.inputs
         if found.inputs.get(what) != wanted.inputs[what]
+        and not (what in DESCRIPTIONS and what not in found.inputs)  # of an earlier version
     ]
     return different
 
@@ -327,12 +331,16 @@ def package_versions() -> dict[str, str]:
 
 def corpus_digests(corpus: Corpus) -> dict[str, str]:
     """Fingerprint of a corpus, part by part."""
-    return {
+    digests = {
         "features": features_digest(corpus.X),
         "ids": strings_digest(corpus.ids),
         "labels": strings_digest(corpus.labels),
         "terms": strings_digest(corpus.terms),
     }
+    described = {what: strings_digest(getattr(corpus, what)) for what in ("titles", "excerpts")}
+    if corpus.reading is not None:
+        described["reading"] = text_digest(corpus.reading.to_json())
+    return digests | {what: digest for what, digest in described.items() if digest != "none"}
 
 
 def features_digest(X: Matrix) -> str:
@@ -341,10 +349,11 @@ def features_digest(X: Matrix) -> str:
     digest = hashlib.blake2b(header, digest_size=16)
     if isinstance(X, np.ndarray):
         digest.update(np.ascontiguousarray(X).data)
-    else:
-        digest.update(np.ascontiguousarray(X.data).data)
-        digest.update(X.indices.astype(np.int64).data)
-        digest.update(X.indptr.astype(np.int64).data)
+        return digest.hexdigest()
+    for values, dtype in ((X.data, np.float64), (X.indices, np.int64), (X.indptr, np.int64)):
+        for first in range(0, values.size, FEATURE_CHUNK):  # X may be larger than memory
+            part = values[first : first + FEATURE_CHUNK].astype(dtype, copy=False)
+            digest.update(np.ascontiguousarray(part).data)
     return digest.hexdigest()
 
 
@@ -371,5 +380,9 @@ def strings_digest(strings: Iterable[str] | None) -> str:
     """Digest of a list of strings; 'none' where there is no list."""
     if strings is None:
         return "none"
-    content = json.dumps(list(strings), ensure_ascii=False).encode()
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    return text_digest(json.dumps(list(strings), ensure_ascii=False))
+
+
+def text_digest(text: str) -> str:
+    """Digest of a text."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

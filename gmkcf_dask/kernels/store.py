@@ -20,6 +20,7 @@ import numpy.typing as npt
 import zarr
 
 from gmkcf_dask.corpus.model import Corpus, Floats
+from gmkcf_dask.corpus.reading import TextReading
 from gmkcf_dask.errors import DamagedStoreError, StoreError
 from gmkcf_dask.files import (
     absolute,
@@ -61,6 +62,7 @@ from gmkcf_dask.kernels.metadata import (
     norm_layout,
 )
 from gmkcf_dask.kernels.reader import TileReader
+from gmkcf_dask.kernels.texts import STRINGS, read_reading, write_reading
 from gmkcf_dask.kernels.tiles import CODE_SCALE, STORED_DTYPE
 from gmkcf_dask.locations import is_remote, location, remote_errors, sizes_below
 from gmkcf_dask.plan import Tiling
@@ -237,7 +239,7 @@ class KernelStore:
         )
 
     def strings(self, what: str) -> tuple[str, ...] | None:
-        """`ids`, `labels` or `terms` of the corpus, or None where there are none."""
+        """`ids`, `labels`, `terms`, `titles` or `excerpts`; None where the corpus has none."""
         known = self.manifest.inputs.get(what)
         try:
             found = json.loads(get(self.path / f"{what}.json") or b"null")
@@ -249,6 +251,10 @@ class KernelStore:
         if known is not None and strings_digest(strings) != known:
             raise self._lost(what)
         return strings
+
+    def reading(self) -> TextReading | None:
+        """How the texts of the corpus became features; None where it was no texts."""
+        return read_reading(self.path, self.manifest)
 
     def _how_many(self, what: str) -> int:
         return self.manifest.n_features if what == "terms" else self.n_samples
@@ -382,9 +388,11 @@ def _write_skeleton(path: Path, manifest: Manifest, corpus: Corpus | None) -> No
         create_array(diagonals, name, diagonal_layout(manifest))
     if corpus is not None:
         write_features(root.create_group("features"), corpus.X, manifest)
-        for what in ("ids", "labels", "terms"):
+        for what in STRINGS:
             content = json.dumps(getattr(corpus, what), ensure_ascii=False)
-            put_atomic(path / f"{what}.json", content.encode())
+            if what in manifest.inputs:
+                put_atomic(path / f"{what}.json", content.encode())
+        write_reading(path, corpus)
     for where, fields in expected_metadata(path, manifest):
         write_metadata(path, where, fields)
     manifest.write(path)

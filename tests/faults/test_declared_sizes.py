@@ -17,7 +17,7 @@ from scipy import sparse
 from test_bad_input import K, gmkcf, raised
 
 from gmkcf_dask.corpus import as_features, limits, matlab, read_corpus
-from gmkcf_dask.errors import GmkcfError, InputError, PlanRefused
+from gmkcf_dask.errors import DataWarning, GmkcfError, InputError, PlanRefused
 
 X = np.arange(12.0).reshape(4, 3)
 
@@ -181,8 +181,8 @@ def test_tables_of_too_many_rows_or_endless_lines(tmp_path, monkeypatch):
 def test_other_fields_of_a_table_are_not_kept(tmp_path):
     line = '{"text": "tea", "other": [' + "[]," * 100_000 + "[]]}\n"
     (tmp_path / "x.jsonl").write_text(line * 5)
-    with (tmp_path / "x.jsonl").open() as file:
-        assert read_corpus(tmp_path / "x.jsonl").n_samples == len(file.readlines())
+    with pytest.warns(DataWarning, match="4 of 5 documents repeat an earlier one"):
+        assert read_corpus(tmp_path / "x.jsonl").n_samples == 5
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):

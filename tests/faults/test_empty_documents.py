@@ -51,7 +51,9 @@ def test_kernels_are_finite(normalization, scaling, precision):
 
 def test_documents_without_a_known_word():
     texts = ["green tea", "black tea", "!", "", "tea"]
-    X = corpus.corpus_from_texts(texts).X
+    with pytest.warns(DataWarning, match=r"1 of 5 documents .* \(first: [23]\)") as told:
+        X = corpus.corpus_from_texts(texts).X
+    assert ["are empty" in str(one.message) for one in told] == [True, False]
     with pytest.warns(DataWarning, match="2 of 5"):
         model = on_kernels(ESTIMATORS[0], 2).fit(X)
     assert len(model.labels_) == 5

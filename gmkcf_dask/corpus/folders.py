@@ -1,0 +1,175 @@
+"""Files that are one document each, and the files that a path or a pattern stands for."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gmkcf_dask.corpus.counts import Document
+from gmkcf_dask.corpus.limits import MOST_CHARACTERS, most_text, refuse_bytes, refuse_shape
+from gmkcf_dask.corpus.markup import decoded
+from gmkcf_dask.corpus.options import TextOptions
+from gmkcf_dask.corpus.passes import BATCH_CHARACTERS, Meter
+from gmkcf_dask.corpus.tables import table_documents
+from gmkcf_dask.corpus.text import Notes
+from gmkcf_dask.errors import InputError
+
+TEXT_ENDINGS = (".txt", ".text", ".md", ".html", ".htm")
+TABLE_ENDINGS = (".jsonl", ".csv", ".tsv", ".parquet")
+
+_SENTENCES = {
+    "binary": "{count} of {total} files are no text, or in an unknown encoding (first: {first}); "
+    "they are left out",
+    "mended": "{count} of {total} files are not UTF-8 (first: {first}); their unreadable "
+    "characters are replaced",
+}
+
+
+@dataclass(frozen=True)
+class TextFiles:
+    """Files with texts, all of one kind.
+
+    Attributes
+    ----------
+    files : mapping of str to Path
+        By the name that ids begin with, in order.
+    tables : bool
+        Whether each holds many documents.
+    """
+
+    files: Mapping[str, Path]
+    tables: bool
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(path.stat().st_size for path in self.files.values())
+
+    def meter(self) -> Meter:
+        return Meter(self.size, unit="MiB")
+
+    def documents(self, options: TextOptions, meter: Meter) -> Iterator[Document]:
+        """Every document, read when it is asked for."""
+        # what is held of a text at a time takes many times its size
+        refuse_bytes(min(meter.total, BATCH_CHARACTERS), "reading these texts", most_text())
+        if self.tables:
+            return table_documents(self.files, options, meter)
+        refuse_shape((len(self.files),))
+        return _file_documents(self.files, meter)
+
+
+def text_files(path: str | Path) -> TextFiles | None:
+    """The texts at a path, in a folder, or that a pattern matches; None where it is a matrix.
+
+    Raises
+    ------
+    InputError
+        If nothing is there, or not texts of one kind.
+    """
+    place = Path(path)
+    if place.is_dir():
+        return TextFiles(_in_folder(place), tables=False)
+    if not place.exists() and glob.has_magic(str(path)):
+        return _matching(str(path))
+    kind = kind_of(place)
+    return TextFiles({place.name: place}, tables=kind != "text") if kind else None
+
+
+def kind_of(path: Path) -> str | None:
+    """ "text", or the ending of a table; None for other files."""
+    name = path.name.lower().removesuffix(".gz")
+    if name.endswith(TEXT_ENDINGS):
+        return "text"
+    if name.endswith(".parquet") and name != path.name.lower():  # packed inside already
+        return None
+    return next((ending for ending in TABLE_ENDINGS if name.endswith(ending)), None)
+
+
+def _in_folder(folder: Path) -> dict[str, Path]:
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    texts = {_printable(f.relative_to(folder).as_posix()): f for f in files if kind_of(f) == "text"}
+    if texts:
+        return {name: texts[name] for name in sorted(texts)}
+    if (folder / "manifest.json").exists():
+        raise InputError("this is a store of kernels, not a corpus: use gmkcf fit on it.")
+    tables = [kind for file in files if (kind := kind_of(file))]
+    others = ", ".join(TEXT_ENDINGS[1:])
+    hint = f", or '{folder}/*{tables[0]}' for the tables in it" if tables else ""
+    raise InputError(
+        f"the folder holds no .txt files (nor {others}): give a folder that does{hint}."
+    )
+
+
+def _matching(pattern: str) -> TextFiles | None:
+    found = sorted(Path(p) for p in glob.glob(pattern, recursive=True) if os.path.isfile(p))  # noqa: PTH113, PTH207
+    if not found:
+        raise InputError("no file matches this pattern: check it, and quote it for the shell.")
+    kinds = {kind_of(path) for path in found}
+    if None in kinds:
+        if len(found) == 1:
+            return None
+        other = next(path for path in found if kind_of(path) is None)
+        raise InputError(
+            f"the pattern matches {other.name}, which is no text: let it match "
+            f"{', '.join(TEXT_ENDINGS + TABLE_ENDINGS)} files of one kind."
+        )
+    if len(kinds) > 1:
+        listed = ", ".join(sorted({"".join(path.suffixes[-1:]) for path in found}))
+        raise InputError(f"the pattern matches files of several kinds ({listed}): name one kind.")
+    root = _fixed_part(pattern)
+    named = {_printable(Path(os.path.relpath(path, root)).as_posix()): path for path in found}
+    return TextFiles({name: named[name] for name in sorted(named)}, tables=kinds != {"text"})
+
+
+def _fixed_part(pattern: str) -> Path:
+    """The folder before the first part of a pattern that is no plain name."""
+    parts: list[str] = []
+    for part in Path(pattern).parts:
+        if glob.has_magic(part):
+            break
+        parts.append(part)
+    return Path(*parts) if parts else Path()
+
+
+def _file_documents(files: Mapping[str, Path], meter: Meter) -> Iterator[Document]:
+    notes = Notes()
+    topics = all("/" in name for name in files)
+    texts = 0
+    for name, path in files.items():
+        page = path.name.lower().removesuffix(".gz").endswith((".html", ".htm"))
+        text, state = decoded(_content(path, name), page=page)
+        meter.done += path.stat().st_size
+        if state != "whole":
+            notes.add(state, name)
+        if state == "binary":
+            continue
+        texts += 1
+        folder, _, short = name.rpartition("/")
+        yield Document(text, name, folder if topics else None, short, page)
+    if not texts:
+        raise InputError(
+            f"none of the {len(files)} files is text (first: {next(iter(files))}): give plain "
+            "text in UTF-8."
+        )
+    notes.tell(_SENTENCES, len(files))
+
+
+def _content(path: Path, name: str) -> bytes:
+    opened = gzip.open if path.name.lower().endswith(".gz") else open
+    with opened(path, "rb") as file:
+        content: bytes = file.read(MOST_CHARACTERS + 1)  # never more, however much is packed
+    if len(content) > MOST_CHARACTERS:
+        raise InputError(
+            f"{name} is longer than {MOST_CHARACTERS:,} bytes: split it into documents, or write a "
+            "table with one document per line."
+        )
+    return content
+
+
+def _printable(name: str) -> str:
+    """A file name as text: bytes that are no UTF-8 are spelled out, so that it can be stored."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -1,0 +1,134 @@
+"""Bytes of a file as text: its encoding, and what a reader of an HTML page would see."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from typing import Literal
+
+Encoding = Literal["whole", "mended", "binary"]
+
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_REPLACED = "\N{REPLACEMENT CHARACTER}"
+_DECLARED = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?([a-zA-Z0-9_-]{3,20})", re.IGNORECASE)
+# encodings a page may declare: all of them plain tables, none that unpacks or computes
+_PAGE_ENCODINGS = re.compile(r"(iso-8859|windows-125|cp125|latin|koi8|shift_jis|euc-|gb|big5)")
+_MOST_LOST = 0.3
+"""Share of characters that may be unreadable before a file is no text."""
+
+_UNSEEN = frozenset({"script", "style", "template"})
+# these run on with the words around them; all other elements end a word
+_INLINE = frozenset(
+    {"a", "abbr", "b", "bdi", "bdo", "big", "cite", "code", "data", "del", "dfn", "em", "font"}
+    | {"i", "ins", "kbd", "label", "mark", "q", "s", "samp", "small", "span", "strong", "sub"}
+    | {"sup", "time", "tt", "u", "var", "wbr"}
+)
+
+
+def decoded(content: bytes, *, page: bool = False) -> tuple[str, Encoding]:
+    """The text of a file, and whether all of it could be read.
+
+    UTF-8, UTF-16 where it says so in its first bytes, and what an HTML page declares of itself;
+    whatever cannot be read becomes U+FFFD.
+
+    >>> decoded(b"caf\\xe9 au lait")
+    ('caf\N{REPLACEMENT CHARACTER} au lait', 'mended')
+    >>> decoded(b"\\x7fELF\\x00\\x01")
+    ('', 'binary')
+    """
+    encoding = "utf-16" if content.startswith(_UTF16) else "utf-8-sig"
+    if encoding == "utf-8-sig" and b"\0" in content:
+        return "", "binary"
+    for name in (encoding, *(_declared(content) if page else ())):
+        try:
+            return content.decode(name), "whole"
+        except (UnicodeDecodeError, LookupError):
+            continue
+    text = content.decode(encoding, errors="replace")
+    if text.count(_REPLACED) > _MOST_LOST * len(text):
+        return "", "binary"
+    return text, "mended"
+
+
+def _declared(content: bytes) -> tuple[str, ...]:
+    found = _DECLARED.search(content[:2048])
+    name = found[1].decode("ascii").lower() if found else ""
+    return (name,) if _PAGE_ENCODINGS.match(name) else ()
+
+
+def whole_characters(text: str) -> str:
+    """The text with halves of characters, and bytes that were none, as U+FFFD.
+
+    >>> whole_characters("caf\\udce9")
+    'caf\N{REPLACEMENT CHARACTER}'
+    """
+    return _HALVES.sub(_REPLACED, text)
+
+
+_HALVES = re.compile("[\ud800-\udfff]")
+
+
+def page_text(markup: str) -> tuple[str, str | None]:
+    """What a reader of an HTML page sees, and its title.
+
+    >>> page_text("<title>Tea</title><p>green <b>te</b>a<script>hide()</script><p>black")
+    ('green tea\\n\\nblack', 'Tea')
+    """
+    page = _Page()
+    page.feed(_quick_to_parse(markup))
+    page.close()
+    title = " ".join("".join(page.title).split())
+    return "".join(page.seen).strip(), title or None
+
+
+def _quick_to_parse(markup: str) -> str:
+    """The page without comments, and with every < that begins no tag spelled out.
+
+    The parser looks for the end of each of them anew: of a page of nothing else, for hours.
+    """
+    parts, at = [], 0
+    while (start := markup.find("<!--", at)) >= 0 and (end := markup.find("-->", start + 4)) >= 0:
+        parts.append(markup[at:start])
+        at = end + len("-->")
+    parts.append(markup[at:])
+    return _NO_TAG.sub("&lt;", _MARKED.sub(" ", " ".join(parts)))
+
+
+_MARKED = re.compile(r"<!\[[^<>]*>")
+_NO_TAG = re.compile(r"<(?![^<]*>)")
+
+
+@dataclass(eq=False)
+class _Page(HTMLParser):
+    seen: list[str] = field(default_factory=list)
+    title: list[str] = field(default_factory=list)
+    inside: str = ""
+    """The element whose content is not seen, or the title."""
+
+    def __post_init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if not self.inside and (tag in _UNSEEN or (tag == "title" and not self.title)):
+            self.inside = tag
+        self._separate(tag)
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        self._separate(tag)  # <title/> has no end that would be waited for
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self.inside:
+            self.inside = ""
+        self._separate(tag)
+
+    def handle_data(self, data: str) -> None:
+        if not self.inside:
+            self.seen.append(data)
+        elif self.inside == "title":
+            self.title.append(data)
+
+    def _separate(self, tag: str) -> None:
+        if not self.inside and tag not in _INLINE:
+            self.seen.append("\n")

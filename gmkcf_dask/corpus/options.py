@@ -1,0 +1,204 @@
+"""How texts become features, as options; tokens are those of scikit-learn's own analyzer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from numbers import Integral, Real
+from typing import Any, Literal
+
+from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer
+
+from gmkcf_dask.corpus.limits import MOST_FEATURES
+from gmkcf_dask.errors import InputError
+
+# Two or more letters or digits of any script, so no language is favoured.
+_WORD = r"(?u)\b\w\w+\b"
+
+_DOCUMENTS_FOR_PRUNING = 50
+_LONGEST_NGRAM = 10
+_PRUNING = ("min_df", "max_df", "max_features")
+
+Analyzer = Callable[[str], Iterable[str]]
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How documents are found in a table and turned into features.
+
+    Attributes
+    ----------
+    text_column : str
+        Column that holds the text.
+    id_column, label_column, title_column : str or None
+        Columns that name the document, its topic and its title. None takes ``"id"``, ``"label"``
+        and ``"title"`` where the table has them.
+    min_df : int, float or "auto"
+        Terms in fewer documents are left out: a count, or a share of the documents. "auto" is 2
+        from 50 documents on, else 1.
+    max_df : int or float
+        Terms in more documents are left out: a count, or a share of the documents.
+    max_features : int or None
+        Keep only this many of the most frequent terms.
+    stop_words : "english", sequence of str or None
+        Common words to leave out; words of one's own are read as texts are, so that case does not
+        matter and "don't" leaves out what becomes of it. None leaves out none and favours no
+        language.
+    sublinear_tf : bool
+        Count a term as 1 + log(count), which keeps long documents from repeating themselves.
+    lowercase : bool
+        Whether Tea and tea are the same word.
+    tokens : {"words", "chars"}
+        Words are two or more letters or digits of any script. Scripts that put no spaces between
+        words, such as Chinese or Japanese, are better read in "chars": runs of characters inside
+        what spaces separate.
+    ngrams : int, (int, int) or None
+        Tokens in a row that make a term: up to so many, or from the first to the second number.
+        None is 1 for words, and 2 to 3 for characters.
+    features : {"tfidf", "hashing"}
+        TF-IDF takes two passes over the counts and has a vocabulary. Hashing takes one: terms are
+        counted in n_hash_features columns by their hash, without document frequencies (no IDF, no
+        pruning) and without a vocabulary, so clusters cannot be described by their terms.
+    n_hash_features : int
+        Columns of "hashing".
+    """
+
+    text_column: str = "text"
+    id_column: str | None = None
+    label_column: str | None = None
+    min_df: int | float | Literal["auto"] = "auto"
+    max_df: int | float = 1.0
+    max_features: int | None = None
+    stop_words: Literal["english"] | tuple[str, ...] | None = None
+    sublinear_tf: bool = False
+    title_column: str | None = None
+    lowercase: bool = True
+    tokens: Literal["words", "chars"] = "words"
+    ngrams: int | tuple[int, int] | None = None
+    features: Literal["tfidf", "hashing"] = "tfidf"
+    n_hash_features: int = 2**18
+
+    def __post_init__(self) -> None:
+        if self.min_df != "auto":
+            _check_frequency("min_df", self.min_df)
+        _check_frequency("max_df", self.max_df)
+        if self.max_features is not None and not _is_whole(self.max_features):
+            raise InputError(f"max_features is {self.max_features} but must be at least 1 or None.")
+        object.__setattr__(self, "stop_words", _checked_stop_words(self.stop_words))
+        if isinstance(self.ngrams, list):  # as JSON has it
+            object.__setattr__(self, "ngrams", tuple(self.ngrams))
+        _check_choice("tokens", self.tokens, ("words", "chars"))
+        _check_choice("features", self.features, ("tfidf", "hashing"))
+        if not (_is_whole(self.n_hash_features) and self.n_hash_features <= MOST_FEATURES):
+            raise InputError(
+                f"n_hash_features is {self.n_hash_features} but must be a whole number from 1 to "
+                f"{MOST_FEATURES:,}."
+            )
+        _check_ngrams(self.ngrams)
+        self._refuse_unused()
+
+    def _refuse_unused(self) -> None:
+        """An option that would do nothing is better said than ignored."""
+        if self.tokens == "chars" and self.stop_words is not None:
+            raise InputError("stop_words are words but tokens is 'chars': leave one of them out.")
+        usual = {field.name: field.default for field in fields(self)}
+        for name in _PRUNING:
+            if self.features == "hashing" and getattr(self, name) != usual[name]:
+                raise InputError(
+                    f"{name} needs the document frequencies that hashing does not count: leave it "
+                    "out, or use features 'tfidf'."
+                )
+
+    @property
+    def ngram_range(self) -> tuple[int, int]:
+        """Shortest and longest run of tokens that is a term."""
+        if isinstance(self.ngrams, tuple):
+            return self.ngrams
+        if self.tokens == "words":
+            return 1, self.ngrams or 1
+        longest = self.ngrams or 3
+        return min(2, longest), longest
+
+    def least_documents(self, n: int) -> int | float:
+        """`min_df` for a corpus of n documents."""
+        if self.min_df != "auto":
+            return self.min_df
+        return 2 if n >= _DOCUMENTS_FOR_PRUNING else 1
+
+    def analyzer(self) -> Analyzer:
+        """From a text to its terms, repeated as often as they are there."""
+        return CountVectorizer(**self.analysis()).build_analyzer()  # type: ignore[no-any-return]
+
+    def hasher(self) -> HashingVectorizer:
+        """From texts to counts in hashed columns."""
+        return HashingVectorizer(
+            **self.analysis(), n_features=self.n_hash_features, alternate_sign=False, norm=None
+        )
+
+    def analysis(self) -> dict[str, Any]:
+        """What scikit-learn's vectorizers are told to find the same terms."""
+        how: dict[str, Any] = {"ngram_range": self.ngram_range, "lowercase": self.lowercase}
+        if self.tokens == "chars":
+            return {**how, "analyzer": "char_wb"}
+        words: str | list[str] | None = self.stop_words if self.stop_words == "english" else None
+        if isinstance(self.stop_words, tuple):
+            read = CountVectorizer(token_pattern=_WORD, lowercase=self.lowercase).build_analyzer()
+            words = sorted({token for word in self.stop_words for token in read(word)}) or None
+        return {**how, "analyzer": "word", "token_pattern": _WORD, "stop_words": words}
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> TextOptions:
+        """From what `to_json` gave, or an InputError."""
+        known = {field.name for field in fields(cls)}
+        if not set(found) <= known:
+            raise InputError(f"the options {sorted(set(found) - known)} are not known here.")
+        try:
+            return cls(**found)
+        except TypeError as error:
+            raise InputError(f"the options of texts cannot be right ({error}).") from error
+
+
+def _checked_stop_words(words: Any) -> Any:
+    if words is None or (isinstance(words, str) and words == "english"):
+        return words
+    if isinstance(words, str):
+        raise InputError(
+            f"stop_words is {words!r} but must be 'english', a list of words, or None."
+        )
+    listed = tuple(words) if isinstance(words, Iterable) else (words,)
+    if not all(isinstance(word, str) for word in listed):
+        raise InputError(f"stop_words must be words, not {listed[:3]!r}.")
+    return tuple(sorted(listed)) if isinstance(words, set | frozenset) else listed
+
+
+def _check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        listed = " or ".join(map(repr, known))
+        raise InputError(f"{name} is {value!r} but must be {listed}.")
+
+
+def _check_ngrams(ngrams: Any) -> None:
+    ends = ngrams if isinstance(ngrams, tuple) else (1, 1 if ngrams is None else ngrams)
+    right = len(ends) == 2 and all(map(_is_whole, ends)) and ends[0] <= ends[1] <= _LONGEST_NGRAM
+    if not right:
+        raise InputError(
+            f"ngrams is {ngrams!r} but must be a whole number from 1 to {_LONGEST_NGRAM}, or two "
+            "of them, the smaller first."
+        )
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
+
+
+def _check_frequency(name: str, value: object) -> None:
+    if not isinstance(value, Real):
+        raise InputError(f"{name} is {value!r} but must be a count or a share of the documents.")
+    if isinstance(value, float) and not 0 <= value <= 1:
+        raise InputError(f"{name} is {value} but a share of the documents lies between 0 and 1.")
+    if value < (0 if isinstance(value, float) else 1):
+        raise InputError(f"{name} is {value} but a count of documents is at least 1.")
