@@ -56,7 +56,7 @@ class Corpus:
         return int(self.X.shape[1])
 
 
-def row_blocks(X: Matrix, entries: int = 1 << 20) -> Iterator[slice]:
+def row_blocks(X: Matrix, entries: int = 1 << 17) -> Iterator[slice]:
     """Rows a few at a time, of about so many entries: X may be larger than memory.
 
     >>> list(row_blocks(np.zeros((5, 2)), entries=4))
