@@ -34,6 +34,7 @@ from gmkcf_dask.corpus import (
     read_corpus,
     read_like,
 )
+from gmkcf_dask.corpus.markup import page_text
 from gmkcf_dask.corpus.passes import Place
 from gmkcf_dask.errors import DataWarning, DiskFullError, InputError
 from gmkcf_dask.events import StageProgress
@@ -94,6 +95,8 @@ def by_scikit_learn(texts, options):
     ids=["default", "demo", "pruned"],
 )
 def test_any_partition_of_the_docstrings_gives_the_matrix_of_scikit_learn(docstrings, options):
+    if "ngrams" in options:
+        docstrings = docstrings[::4]  # pairs of words take their time
     vectorizer, expected = by_scikit_learn(docstrings, TextOptions(**options))
     for characters in (40_000, 1_000_003, 1 << 40):
         corpus = in_batches(characters, docstrings, **options)
@@ -176,11 +179,11 @@ def test_hashing_is_that_of_scikit_learn(texts, sublinear, tokens, characters):
 
 
 def test_workers_and_threads_give_the_same_bits(docstrings, runner_named):
-    few = docstrings[:200]
+    few = docstrings[:100]
     _, expected = by_scikit_learn(few, TextOptions())
     for name in ("threads", "two_workers"):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(passes, "BATCH_CHARACTERS", 30_000)
+            patch.setattr(passes, "BATCH_CHARACTERS", 20_000)
             corpus = corpus_from_texts(iter(few), place=Place(runner_named(name)))
         assert_same(corpus.X, expected)
 
@@ -382,6 +385,29 @@ def test_new_documents_without_a_known_term_are_told(tmp_path):
     assert new.terms == corpus.terms
 
 
+@pytest.mark.parametrize("make", [as_jsonl, as_parquet])
+def test_new_documents_need_only_their_text(make, tmp_path):
+    options = TextOptions(label_column="topic", id_column="nr", title_column="head")
+    columns = {"text": TEXTS, "topic": list("abab"), "nr": [1, 2, 3, 4], "head": list("ABCD")}
+    pq.write_table(pa.table(columns), tmp_path / "train.parquet")
+    corpus = read_corpus(tmp_path / "train.parquet", text=options)
+    assert (corpus.ids[0], corpus.labels[1], corpus.titles[2]) == ("1", "b", "C")
+    new = read_like(make(tmp_path), corpus.reading, corpus.terms)
+    assert_same(new.X, corpus.X)
+    assert new.ids == ("0", "1", "2", "3")
+    assert new.labels is None
+
+
+HOSTILE = ["<a ", "<", "<!--", "<![CDATA[", "</", "<!", "<?", "<a b='", "<a b='>", "<![a>", "&#x"]
+
+
+@pytest.mark.parametrize("part", HOSTILE)
+def test_pages_made_to_be_slow_are_not(part):
+    text, title = page_text(part * 20_000 + "<title>tea</title>")
+    assert isinstance(text, str)
+    assert title in ("tea", None)
+
+
 # --- what is refused --------------------------------------------------------------------------
 
 
@@ -557,6 +583,6 @@ def test_memory_does_not_grow_with_the_texts():
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         return tuple(map(int, done.stdout.split()))
 
-    (few, small), (many, large) = peak(3), peak(15)
-    assert large - small > 15  # MiB of features, and two thirds as much of counts
+    (few, small), (many, large) = peak(3), peak(11)
+    assert large - small > 10  # MiB of features, and two thirds as much of counts
     assert many - few < 5

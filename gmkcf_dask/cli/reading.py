@@ -143,7 +143,7 @@ def reading_runner(input_path: str, options: dict[str, Any]) -> Iterator[Any]:
     from gmkcf_dask.graph import Runner
 
     place = asked_place(options)
-    workers = (place.workers if place.where == "local" else None) or cores()
+    workers = (place.workers if place.where in ("", "local") else None) or cores()
     if place.where == "threads" or workers < 2 or _text_bytes(input_path) < PROCESSES_FROM:
         yield None
         return

@@ -52,12 +52,14 @@ class TextFiles:
     def meter(self) -> Meter:
         return Meter(self.size, unit="MiB")
 
-    def documents(self, options: TextOptions, meter: Meter) -> Iterator[Document]:
-        """Every document, read when it is asked for."""
+    def documents(
+        self, options: TextOptions, meter: Meter, *, lenient: bool = False
+    ) -> Iterator[Document]:
+        """Every document, read when it is asked for; `lenient` as of `table_documents`."""
         # what is held of a text at a time takes many times its size
         refuse_bytes(min(meter.total, BATCH_CHARACTERS), "reading these texts", most_text())
         if self.tables:
-            return table_documents(self.files, options, meter)
+            return table_documents(self.files, options, meter, lenient=lenient)
         refuse_shape((len(self.files),))
         return _file_documents(self.files, meter)
 

@@ -2,8 +2,8 @@
 
 Two kinds of bounds. Absolute ones, far above what exact kernels allow: samples, features, the
 length of a line. And a share of the memory that is free: a file that would need more than half of
-it as numbers, or more than a sixteenth as text (words and records take many times their text), is
-refused in one sentence instead of taking the machine down.
+it as numbers, or of whose text more than a sixteenth would be held at a time (words and records
+take many times their text), is refused in one sentence instead of taking the machine down.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def read_like(
     Parameters
     ----------
     path : str or Path
-        Texts, as for `read_corpus`.
+        Texts, as for `read_corpus`. Only the column with the text has to be there.
     reading : TextReading
         Of the earlier corpus: `Corpus.reading`, or `KernelStore.reading()`.
     terms : sequence of str or None
@@ -155,6 +155,7 @@ def read_like(
         lambda documents, meter: read_documents_like(documents, reading, terms, place, meter),
         reading.options,
         _refuse_matrix,
+        lenient=True,
     )
 
 
@@ -167,6 +168,8 @@ def _read(
     of_documents: Callable[[Iterator[Document], Meter], Corpus],
     options: TextOptions,
     of_matrix: Reader,
+    *,
+    lenient: bool = False,
 ) -> Corpus:
     """Texts by one way, matrices by the other; whatever is wrong is said with the path."""
     place = Path(path)
@@ -175,7 +178,7 @@ def _read(
         if found is not None:
             _refuse_special(place)
             meter = found.meter()
-            return of_documents(found.documents(options, meter), meter)
+            return of_documents(found.documents(options, meter, lenient=lenient), meter)
         if not place.exists():
             raise InputError(f"{path} does not exist: check the path.")
         _reader_for(place)

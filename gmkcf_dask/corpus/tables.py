@@ -31,12 +31,13 @@ class _Columns:
     """The columns for id, label and title, as the first document of all has them."""
 
     options: TextOptions
+    lenient: bool
     named: dict[str, str] | None = None
 
     def document(self, record: Record) -> Document:
         """The document of a record; other fields are dropped, they may be many times as large."""
         if self.named is None:
-            self.named = _named_columns(record, self.options)
+            self.named = _named_columns(record, self.options, lenient=self.lenient)
         text = _text(record, self.options.text_column)
         names = {
             what: (_title if what == "title" else _name)(record, column)
@@ -46,7 +47,7 @@ class _Columns:
 
 
 def table_documents(
-    files: Mapping[str, Path], options: TextOptions, meter: Meter
+    files: Mapping[str, Path], options: TextOptions, meter: Meter, *, lenient: bool = False
 ) -> Iterator[Document]:
     """Documents of one table or several of one kind, file by file.
 
@@ -54,11 +55,13 @@ def table_documents(
     ----------
     files : mapping of str to Path
         By name, in order. Of several, names are part of ids that are mere numbers.
+    lenient : bool
+        Columns for id, label and title may be missing, even those that options name.
     """
-    columns = _Columns(options)
+    columns = _Columns(options, lenient)
     for name, path in files.items():
         try:
-            for number, record in enumerate(_records(path, options, meter)):
+            for number, record in enumerate(_records(path, options, meter, lenient)):
                 document = columns.document(record)
                 if len(files) > 1 and document.id is None:
                     where = f"{name}:{number}"
@@ -68,10 +71,10 @@ def table_documents(
             raise (InputError(f"{name}: {error}") if len(files) > 1 else error) from error
 
 
-def _records(path: Path, options: TextOptions, meter: Meter) -> Iterator[Record]:
+def _records(path: Path, options: TextOptions, meter: Meter, lenient: bool) -> Iterator[Record]:
     kind = path.name.lower().removesuffix(".gz").rpartition(".")[2]
     if kind == "parquet":
-        yield from _parquet_records(path, options, meter)
+        yield from _parquet_records(path, options, meter, lenient)
         return
     read: Callable[[TextIO], Iterator[Record]] = _json_records
     if kind != "jsonl":
@@ -133,7 +136,9 @@ def _next(rows: Any) -> list[str] | None:
         csv.field_size_limit(usual)
 
 
-def _parquet_records(path: Path, options: TextOptions, meter: Meter) -> Iterator[Record]:
+def _parquet_records(
+    path: Path, options: TextOptions, meter: Meter, lenient: bool
+) -> Iterator[Record]:
     try:
         from pyarrow import ArrowException
         from pyarrow import parquet as pq
@@ -146,7 +151,7 @@ def _parquet_records(path: Path, options: TextOptions, meter: Meter) -> Iterator
     try:
         with pq.ParquetFile(path) as table:
             names = [str(name) for name in table.schema_arrow.names]
-            wanted = _wanted(names, options)
+            wanted = _wanted(names, options, lenient)
             refuse_shape((table.metadata.num_rows,))
             for batch in table.iter_batches(_PARQUET_ROWS, columns=wanted, use_threads=False):
                 for fields in batch.to_pylist():
@@ -157,29 +162,34 @@ def _parquet_records(path: Path, options: TextOptions, meter: Meter) -> Iterator
         raise ValueError(str(error)) from error
 
 
-def _wanted(names: list[str], options: TextOptions) -> list[str]:
+def _wanted(names: list[str], options: TextOptions, lenient: bool) -> list[str]:
     """The columns that are read; refused where one that was asked for is not there."""
-    asked = (options.text_column, options.id_column, options.label_column, options.title_column)
-    for column in filter(None, asked):
+    others = [column for column in _asked(options).values() if column is not None]
+    for column in (options.text_column, *(() if lenient else others)):
         if column not in names:
             raise _no_column("the table", column, names)
-    return list(dict.fromkeys([*filter(None, asked), *({"id", "label", "title"} & set(names))]))
+    known = {options.text_column, *others, *_asked(options)}
+    return [name for name in dict.fromkeys(names) if name in known]
 
 
-def _named_columns(first: Record, options: TextOptions) -> dict[str, str]:
-    """The columns for id, label and title, as far as there are any."""
-    _, fields = first
-    _refuse_numbers(fields, options.text_column)
-    asked = {
+def _asked(options: TextOptions) -> dict[str, str | None]:
+    return {
         "id": options.id_column,
         "label": options.label_column,
         "title": options.title_column,
     }
-    return {
-        what: column or what
-        for what, column in asked.items()
-        if column is not None or (what in fields and what != options.text_column)
-    }
+
+
+def _named_columns(first: Record, options: TextOptions, *, lenient: bool) -> dict[str, str]:
+    """The columns for id, label and title, as far as there are any."""
+    _, fields = first
+    _refuse_numbers(fields, options.text_column)
+    named = {}
+    for what, column in _asked(options).items():
+        there = column in fields if column is not None else what in fields
+        if there or (column is not None and not lenient):
+            named[what] = column or what
+    return named
 
 
 def _refuse_numbers(fields: Mapping[str, Any], text_column: str) -> None:
