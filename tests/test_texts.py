@@ -352,6 +352,20 @@ def test_repeated_empty_and_wordless_documents():
     assert corpus.n_samples == 7
 
 
+@pytest.mark.parametrize("what", ["ids", "labels", "titles"])
+def test_as_many_names_as_texts(what):
+    for names in (["1"], list("abcde")):
+        sentence = refused(lambda names=names: corpus_from_texts(TEXTS, **{what: names}))
+        assert f"{len(names)} {what} for" in sentence
+
+
+def test_names_in_notes_do_not_move_the_cursor(tmp_path):
+    (tmp_path / "a.txt").write_text("green tea")
+    (tmp_path / "b\x1b[2J\n.txt").write_bytes(b"\x00")
+    _, said = told(lambda: read_corpus(tmp_path))
+    assert "(first: b?[2J?.txt)" in said[0]
+
+
 def test_binary_files_and_broken_encodings_in_a_folder(tmp_path):
     (tmp_path / "a.txt").write_text("green tea")
     (tmp_path / "b.txt").write_bytes(bytes(range(256)) * 4)

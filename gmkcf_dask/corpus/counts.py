@@ -19,7 +19,7 @@ EXCERPT = 200
 Ints = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Document:
     """One text on its way in. `page` says that it is HTML still."""
 
@@ -30,7 +30,7 @@ class Document:
     page: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What is kept of a document beside its counts.
 

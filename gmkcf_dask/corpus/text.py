@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from scipy import sparse
@@ -38,7 +39,7 @@ class Notes:
     found: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def add(self, kind: str, where: str) -> None:
-        times, first = self.found.get(kind, (0, where))
+        times, first = self.found.get(kind, (0, _printable(where)))
         self.found[kind] = (times + 1, first)
 
     def tell(self, sentences: dict[str, str], total: int) -> None:
@@ -121,30 +122,33 @@ def corpus_from_texts(
     if isinstance(texts, str):
         raise InputError("texts is one text, but a list of texts is wanted: put it into a list.")
     n = len(texts) if isinstance(texts, Sequence) else 0
-    columns = [None if names is None else list(names) for names in (ids, labels, titles)]
+    given = {"id": ids, "label": labels, "title": titles}
+    columns = {what: list(names) for what, names in given.items() if names is not None}
     documents = _documents(texts, columns)
     corpus = read_documents(documents, options or TextOptions(), place, Meter(n))
-    for what, names in zip(("ids", "labels", "titles"), columns, strict=True):
-        if names is not None and len(names) != corpus.n_samples:
+    for what, names in columns.items():
+        if len(names) > corpus.n_samples:
             raise InputError(
-                f"there are {len(names)} {what} for {corpus.n_samples} samples: give one for each."
+                f"there are {len(names)} {what}s for {corpus.n_samples} samples: give one for each."
             )
     return corpus
 
 
 def _documents(
-    texts: Iterable[str], columns: Sequence[list[object] | None] = (None, None, None)
+    texts: Iterable[str], columns: Mapping[str, list[Any]] = MappingProxyType({})
 ) -> Iterator[Document]:
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise InputError(
                 f"row {number} holds {_short(text)}, not text: fill such rows or leave them out."
             )
-        # names that do not suffice are told when all texts are counted
-        name, label, title = (
-            None if c is None else c[number] if number < len(c) else number for c in columns
-        )
-        yield Document(text, name, label, title)
+        for what, names in columns.items():
+            if len(names) <= number:
+                raise InputError(
+                    f"there are {len(names)} {what}s for {number + 1} samples or more: give one "
+                    "for each."
+                )
+        yield Document(text, **{what: names[number] for what, names in columns.items()})
 
 
 def texts_in(X: Any) -> Iterable[str] | None:
@@ -297,6 +301,12 @@ def _tell(ids: tuple[str, ...], facts: list[Facts], X: sparse.csr_array, *, know
         if X.indptr[number] == X.indptr[number + 1]:
             notes.add("unknown" if known else "lost", name)
     notes.tell(_SENTENCES, len(ids))
+
+
+def _printable(name: str) -> str:
+    """A name as a note may show it: file names can hold what moves a terminal's cursor."""
+    shown = "".join(c if c.isprintable() else "?" for c in name[:101])
+    return shown if len(shown) <= 100 else f"{shown[:97]}..."
 
 
 def _short(value: object) -> str:
