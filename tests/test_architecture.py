@@ -15,6 +15,7 @@ ORDER = [
     ["redact", "errors", "blas", "tiling"],
     [
         "files",
+        "pace",
         "events",
         "graph",
         "locations",
@@ -37,7 +38,8 @@ ORDER = [
     ["workflow", "submit", "submit_config", "submit_kubernetes"],
     ["choosing"],
     ["benchmark"],
-    ["progress"],
+    ["stages"],
+    ["progress", "listeners", "plots"],
     ["estimators"],
     ["cli"],
 ]
