@@ -54,6 +54,7 @@ _PARTS = {
     "row sums": "statistics",
     "ranges": "statistics",
     "kernels": "write",  # into memory
+    "summary": "overview",
     **dict.fromkeys(("eigenvectors", "k-means"), "fit"),
     **dict.fromkeys(("gmkcf", "kcf", "kkm", "sc", "coreg", "rmkkm"), "fit"),
 }
@@ -64,7 +65,6 @@ _WORDS = {
     "check": "check tiles",
     "repair": "mend tiles",
     "overview": "describe clusters",
-    "summary": "describe clusters",
     "suggest": "try numbers of clusters",
 }
 

@@ -13,6 +13,8 @@ _REMEMBERED_SECONDS = 20.0
 _STEADY = 10
 """Iterations before their time left is guessed: the first ones fall fast and say nothing."""
 _SMALL_CHANGE = 1e-2
+_APART = 5.0
+"""How many times larger one of two guesses may be for both to be believed."""
 
 
 class Rate:
@@ -68,6 +70,10 @@ class Countdown:
         self._then = now
         return max(0.0, self._end - now)
 
+    def rest(self, now: float) -> float | None:
+        """What is left of earlier guesses, where there is no new one."""
+        return None if self._end is None else max(0.0, self._end - now)
+
 
 class Decay:
     """The changes of the objective, and the iterations until they reach the tolerance."""
@@ -83,32 +89,53 @@ class Decay:
     def iterations_left(self, tol: float) -> float | None:
         """None until a guess means something, infinity where the changes do not shrink.
 
-        The last third counts, at least ten: how fast changes shrink itself changes slowly.
+        The last third counts, at least ten. Changes shrink by a share per iteration at best, and
+        like a power of the iterations where convergence is slow: both are fitted, and the one that
+        fits better has more to say. Guesses that are far apart are none.
         """
         if self._heard < _STEADY or self._changes[-1] >= _SMALL_CHANGE:
             return None
         recent = list(self._changes)[-max(_STEADY, self._heard // 3) :]
-        return iterations_left(recent, tol)
+        if min(recent) <= 0 or tol <= 0:
+            return math.inf
+        logs = [math.log(change) for change in recent]
+        steps = [float(self._heard - len(recent) + i + 1) for i in range(len(recent))]
+        fast, fast_error = _reaches(steps, logs, math.log(tol))
+        slow, slow_error = _reaches([math.log(step) for step in steps], logs, math.log(tol))
+        if math.isinf(fast):
+            return math.inf
+        fast -= self._heard
+        slow = math.exp(min(slow, 700.0)) - self._heard
+        if fast <= 1 or slow <= 1:
+            return max(fast, 0.0)
+        if slow > _APART * fast:
+            return None
+        share = (slow_error + 1e-9) / (fast_error + slow_error + 2e-9)
+        return math.exp(share * math.log(fast) + (1 - share) * math.log(slow))
 
 
 def iterations_left(changes: Sequence[float], tol: float) -> float:
     """Iterations until the change falls to tol, if it goes on shrinking at its recent rate.
-
-    The rate is the median of the slopes between all pairs of logarithms, and so is where the line
-    stands now: a few odd iterations do not move it.
 
     >>> iterations_left([1e-2, 1e-3], 1e-5)
     2.0
     """
     if len(changes) < 2 or min(changes) <= 0 or tol <= 0:
         return math.inf
+    steps = [float(step) for step in range(len(changes))]
     logs = [math.log(change) for change in changes]
-    shrink = median((b - a) / (j - i) for (i, a), (j, b) in combinations(enumerate(logs), 2))
-    if shrink >= 0:
-        return math.inf
-    last = len(logs) - 1
-    now = median(value + shrink * (last - i) for i, value in enumerate(logs))
-    return max(0.0, round((math.log(tol) - now) / shrink, 6))
+    return max(0.0, round(_reaches(steps, logs, math.log(tol))[0] - steps[-1], 6))
+
+
+def _reaches(x: Sequence[float], y: Sequence[float], level: float) -> tuple[float, float]:
+    """Where a falling line through points reaches a level, and how far they lie from it.
+
+    The line is that of Theil and Sen, the median of all slopes: a few odd points do not move it.
+    """
+    slope = median((y[j] - y[i]) / (x[j] - x[i]) for i, j in combinations(range(len(x)), 2))
+    at = median(b - slope * a for a, b in zip(x, y, strict=True))
+    error = median(abs(b - at - slope * a) for a, b in zip(x, y, strict=True))
+    return ((level - at) / slope if slope < 0 else math.inf), error
 
 
 def duration(seconds: float) -> str:

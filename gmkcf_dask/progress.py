@@ -136,7 +136,9 @@ class Progress:
             head = f"{head}: {event.stage}"
         pieces = [Piece(f"{head:<{_TITLE - 1}} ")]
         if is_known(event):
-            long, short = (self._bar(event.done / max(event.total, 1), n) for n in (_BAR, _BAR // 2))
+            long, short = (
+                self._bar(event.done / max(event.total, 1), n) for n in (_BAR, _BAR // 2)
+            )
             pieces.append(Piece(long, 6, short))
         pieces.append(Piece(counted(event)))
         rate, speed = self._rate.per_second, self._bytes.per_second
@@ -165,14 +167,25 @@ class Progress:
         if rate is None:
             return pieces
         pieces.append(Piece(f", {_per_second(rate)}", 7))
-        shrinking = self._decay.iterations_left(event.tol)
-        if shrinking is not None:
-            most = max(0, event.max_iter - event.iteration)
-            bound = "" if shrinking < most else "at most "
-            left = self._left.guess(min(shrinking, most) / rate, now)
-            left = min(left, most / rate) + self._other_restarts(event, left, now)
-            pieces.append(Piece(f", {bound}{duration(left)} left", 1))
+        left = self._seconds_left(event, rate, now)
+        if left is not None:
+            pieces.append(Piece(f", {left} left", 1))
         return pieces
+
+    def _seconds_left(self, event: IterationDone, rate: float, now: float) -> str | None:
+        """Of all restarts: guessed from how the change shrinks, bounded by the iterations left."""
+        most = max(0, event.max_iter - event.iteration) / rate
+        iterations = self._decay.iterations_left(event.tol)
+        if iterations is None or math.isinf(iterations):
+            left = self._left.rest(now)
+        else:
+            left = self._left.guess(iterations / rate, now)
+        if left is None and iterations is None:
+            return None
+        bound = left is None or left >= most
+        left = most if left is None else min(left, most)
+        left += self._other_restarts(event, left, now)
+        return f"at most {duration(left)}" if bound else duration(left)
 
     def _other_restarts(self, event: IterationDone, left: float, now: float) -> float:
         """Seconds for the restarts to come, which take as long as those before did."""

@@ -73,6 +73,7 @@ ONLY_HERE = {
         "estimators/base.py",
     },
     "click": {
+        "cli/asked.py",
         "cli/options.py",
         "cli/choose.py",
         "cli/commands.py",
@@ -83,6 +84,8 @@ ONLY_HERE = {
         "cli/report.py",
         "cli/stores.py",
         "cli/submit.py",
+        "cli/voice.py",
+        "cli/watching.py",
     },
 }
 

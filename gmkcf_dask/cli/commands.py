@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from gmkcf_dask import __version__
+from gmkcf_dask.cli.asked import is_done, kernels_asked, resumes
 from gmkcf_dask.cli.group import Group
 from gmkcf_dask.cli.options import (
     METHOD_PARAMETERS,
@@ -25,12 +27,14 @@ from gmkcf_dask.cli.options import (
     refuse_foreign_store,
 )
 from gmkcf_dask.cli.reading import request_of, text_options
-from gmkcf_dask.cli.report import report_many, report_one, showing_notes, showing_progress
+from gmkcf_dask.cli.report import found_in, report_many, report_one
 from gmkcf_dask.cli.signals import or_interrupt
+from gmkcf_dask.cli.watching import note, reading, showing_notes, tell, watch_options, watching
 from gmkcf_dask.errors import HopelessError, InputError, StoreBusyError
 from gmkcf_dask.plan import human_bytes
 from gmkcf_dask.redact import redacted
 
+_STAGES = ("reading", "statistics", "write", "fit", "overview")
 _SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 100}
 
 
@@ -60,8 +64,8 @@ def plan(input_path: str, n_clusters: int, **options: Any) -> None:
     from gmkcf_dask import workflow
     from gmkcf_dask.methods.gmkcf import Gmkcf
 
-    with showing_notes(), showing_progress() as progress:
-        request = request_of(input_path, options, progress)
+    with showing_notes():
+        request = reading(partial(request_of, input_path, options), "reading")
     Gmkcf(n_clusters).check_samples(request.n_samples)
     with open_place(request.n_samples, options, only_describe=True) as resources:
         here = workflow.free_disk(Path())
@@ -77,12 +81,13 @@ def plan(input_path: str, n_clusters: int, **options: Any) -> None:
 @kernel_options
 @text_options
 @cluster_options
+@watch_options
 def build(input_path: str, store: Path, **options: Any) -> None:
     """Compute the kernels of INPUT into STORE; an interrupted build goes on where it stopped."""
     from gmkcf_dask import workflow
 
-    with showing_notes(), showing_progress() as progress:
-        request = request_of(input_path, options, progress)
+    with showing_notes():
+        request = reading(partial(request_of, input_path, options), *_STAGES[:3])
 
     def planned(place: Any) -> Any:
         # building alone needs no place for a fused kernel
@@ -91,11 +96,12 @@ def build(input_path: str, store: Path, **options: Any) -> None:
     with (
         open_place(request.n_samples, options, check=planned) as resources,
         showing_notes(),
-        showing_progress() as progress,
+        watching() as listen,
     ):
         built = workflow.build(
-            store, request, planned(resources), resources, progress, force=options["force"]
+            store, request, planned(resources), resources, listen, force=options["force"]
         )
+    tell(store=store, kernels=list(built.names), n_samples=built.n_samples)
     click.echo(
         f"{store}: {len(built.names)} kernels of {built.n_samples:,} samples, "
         f"{human_bytes(built.stored_bytes())} on disk"
@@ -108,6 +114,7 @@ def build(input_path: str, store: Path, **options: Any) -> None:
 @click.argument("store", type=Location())
 @fit_options
 @cluster_options
+@watch_options
 def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
     """Cluster the samples of a finished STORE."""
     from gmkcf_dask import workflow
@@ -115,14 +122,14 @@ def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
     from gmkcf_dask.results.run import check_run_folder
 
     method = _method(options)
-    resume = _resume(method, options, overwrite=overwrite)
+    resume = resumes(method, options, overwrite=overwrite)
     check_run_folder(out, overwrite=overwrite, resume=resume)
     opened = KernelStore.open(store)
     method.check_samples(opened.n_samples)
-    kernels = _kernels(options["kernel"], method, opened.names)
+    kernels = kernels_asked(options["kernel"], method, opened.names)
     for name in kernels if len(kernels) > 1 else ():
         check_run_folder(out / name, overwrite=overwrite, resume=resume, inside=out)
-    if resume and _finished(out, opened, method, kernels, options):
+    if resume and is_done(out, opened, method, kernels, options):
         return
 
     def planned(place: Any) -> Any:
@@ -145,6 +152,7 @@ def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
 @kernel_options
 @text_options
 @cluster_options
+@watch_options
 def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **options: Any) -> None:
     """Plan, build and fit in one: from INPUT to clusters."""
     from gmkcf_dask import workflow
@@ -152,17 +160,18 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
     from gmkcf_dask.results.run import check_run_folder
 
     method = _method(options)
-    resume = _resume(method, options, overwrite=overwrite)
+    resume = resumes(method, options, overwrite=overwrite)
     check_run_folder(out, overwrite=overwrite, resume=resume)
     watch = workflow.Stopwatch({})
-    with showing_notes(), showing_progress() as progress:
-        request = watch.time("read", lambda: request_of(input_path, options, progress))
+    with showing_notes():
+        read = partial(request_of, input_path, options)
+        request = watch.time("read", lambda: reading(read, *_STAGES))
     method.check_samples(request.n_samples)
-    kernels = _kernels(options["kernel"], method, tuple(spec.name for spec in request.specs))
+    kernels = kernels_asked(options["kernel"], method, tuple(spec.name for spec in request.specs))
     for name in kernels if len(kernels) > 1 else ():
         check_run_folder(out / name, overwrite=overwrite, resume=resume, inside=out)
     path = store or default_store(options, out)
-    if resume and _finished(out, find_store(path, request), method, kernels, options):
+    if resume and is_done(out, find_store(path, request), method, kernels, options):
         return
     replace = overwrite and store is None and workflow.is_other_store(path, request)
     if replace:
@@ -180,11 +189,11 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
             click.echo(f"  {line}")
         if replace:
             workflow.remove_store(path, force=options["force"])
-        with showing_notes(), showing_progress() as progress:
+        with showing_notes(), watching() as listen:
             built = watch.time(
                 "build",
                 lambda: workflow.build(
-                    path, request, the_plan, resources, progress, force=options["force"]
+                    path, request, the_plan, resources, listen, force=options["force"]
                 ),
             )
         _echo_duplicates(built)
@@ -200,6 +209,7 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
     help="CSV with the columns id,label.  [default: the labels that came with the corpus]",
 )
 @cluster_options
+@watch_options
 def score(run_folder: Path, labels: Path | None, **options: Any) -> None:
     """Compare the clusters of a RUN with known labels: ACC, NMI, purity, ARI.
 
@@ -219,7 +229,9 @@ def score(run_folder: Path, labels: Path | None, **options: Any) -> None:
         if found is None:
             raise InputError("the corpus came without labels: give them with --labels FILE")
         known = dict(zip(store.ids, found, strict=True))
-    for name, value in scores(*match_labels(predicted, known)).items():
+    measured = scores(*match_labels(predicted, known))
+    tell(run=run_folder, scores=measured)
+    for name, value in measured.items():
         click.echo(f"{name:<7}{value:.4f}")
 
 
@@ -243,6 +255,7 @@ def score(run_folder: Path, labels: Path | None, **options: Any) -> None:
 )
 @normalization_option
 @cluster_options
+@watch_options
 def benchmark(
     data: Path,
     datasets: str,
@@ -264,14 +277,15 @@ def benchmark(
     sets = tuple(name.strip() for name in datasets.split(",") if name.strip())
     asked = Benchmark(data, out, sets, tuple(choose_entries(names)), n_seeds, normalization)
     options["cluster"] = options["cluster"] or "threads"
-    with open_place(0, options) as resources, showing_progress() as progress:
+    with open_place(0, options) as resources, watching() as listen:
 
         def say(line: str) -> None:
-            progress.close()
+            listen.close()
             click.echo(line)
 
-        rows = run_benchmark(asked, resources, say, progress)
+        rows = run_benchmark(asked, resources, say, listen)
     written = write_report(out, rows)
+    tell(runs=len(rows), written=written)
     for path in written:
         click.echo(f"written: {path}")
     if not any(path.suffix == ".png" for path in written):
@@ -293,47 +307,6 @@ def _method(options: dict[str, Any]) -> Any:
     return make_method(options["method"], n_clusters=options["n_clusters"], **given)
 
 
-def _resume(method: Any, options: dict[str, Any], *, overwrite: bool) -> bool:
-    """Whether to go on; refused where a method keeps no checkpoints but an interval is given."""
-    resume: bool = options["resume"]
-    if resume and overwrite:
-        raise InputError("--resume goes on with a run and --overwrite drops it: choose one")
-    if method.run_type is None and options["checkpoint_every"] is not None:
-        raise InputError(
-            f"{method.name} is short and keeps no checkpoints: leave --checkpoint-every out"
-        )
-    return resume
-
-
-def _finished(
-    out: Path, store: Any, method: Any, kernels: list[str], options: dict[str, Any]
-) -> bool:
-    """Whether there is nothing to go on with, which is said."""
-    from gmkcf_dask.workflow import is_finished
-
-    finished = is_finished(out, store, method, seed=options["seed"], kernels=kernels)
-    if finished:
-        click.echo(f"this run is finished: {out} holds its results, nothing was done")
-    return finished
-
-
-def _kernels(asked: str | None, method: Any, names: tuple[str, ...]) -> list[str]:
-    """The kernels to run on: one, every one of them, or (methods of many kernels) no matter."""
-    from gmkcf_dask.methods.base import MEAN, SingleKernelMethod
-
-    if not isinstance(method, SingleKernelMethod):
-        if asked is not None:
-            raise InputError(f"{method.name} uses all kernels: leave --kernel out")
-        return [MEAN]
-    if asked == "all":
-        return list(names)
-    if asked not in (None, MEAN, *names):
-        raise InputError(
-            f"there is no kernel {asked!r} here: choose mean, all, or one of {', '.join(names)}"
-        )
-    return [asked or MEAN]
-
-
 def _fit_and_report(
     out: Path,
     store: Any,
@@ -350,11 +323,11 @@ def _fit_and_report(
 
     folder = out / FOLDER
     if options["resume"] and method.run_type is None:
-        click.echo(f"note: {method.name} keeps no checkpoints and begins again", err=True)
+        note(f"{method.name} keeps no checkpoints and begins again")
     elif options["resume"] and not has_checkpoint(folder):
-        click.echo(f"note: there is no checkpoint in {out}, beginning at the beginning", err=True)
+        note(f"there is no checkpoint in {out}, beginning at the beginning")
     try:
-        with owning(out) as still_ours, showing_progress() as progress:
+        with owning(out) as still_ours, watching(*_STAGES[3:]) as listen:
             found = workflow.fit_into(
                 out,
                 store,
@@ -362,7 +335,7 @@ def _fit_and_report(
                 resources,
                 seed=options["seed"],
                 kernels=kernels,
-                listen=or_interrupt(progress),
+                listen=or_interrupt(listen),
                 watch=workflow.Stopwatch(seconds),
                 checkpoint_every=options["checkpoint_every"],
                 resume=options["resume"],
@@ -375,8 +348,8 @@ def _fit_and_report(
     except BaseException:
         click.get_current_context().find_root().obj.resumable = may_go_on(folder)
         raise
-    for note in found[0][1]["warnings"]:
-        click.echo(f"note: {note}", err=True)
+    for sentence in found[0][1]["warnings"]:
+        note(sentence)
     if len(found) == 1:
         report_one(*found[0])
     else:
@@ -384,4 +357,5 @@ def _fit_and_report(
     spent = ", ".join(f"{stage} {value:.1f} s" for stage, value in found[-1][1]["seconds"].items())
     click.echo(f"time: {spent}")
     where = out if len(found) == 1 else out / "KERNEL"
+    tell(**found_in(out, store, found))
     click.echo(f"results: {where}/labels.csv, {where}/result.json, {where}/factors.npz")

@@ -10,6 +10,7 @@ import click
 
 from gmkcf_dask.cli.commands import main
 from gmkcf_dask.cli.options import Location, cluster_options, open_place
+from gmkcf_dask.cli.watching import tell, watch_options
 from gmkcf_dask.errors import ClusterError
 from gmkcf_dask.files import absolute
 
@@ -24,6 +25,7 @@ from gmkcf_dask.files import absolute
 )
 @click.option("-k", "--clusters", "n_clusters", type=click.IntRange(min=1), default=10)
 @cluster_options
+@watch_options
 def doctor(store: Path | None, samples: int | None, n_clusters: int, **options: Any) -> None:
     """Connect to a cluster and show every worker: versions, memory, settings, disk, speed.
 
@@ -51,7 +53,9 @@ def doctor(store: Path | None, samples: int | None, n_clusters: int, **options: 
             if client is None
             else examination.examine_cluster(client, place, shape)
         )
-    for line in examination.report(patients, shape):
+    lines = examination.report(patients, shape)
+    tell(workers=len(patients), report=list(lines))
+    for line in lines:
         click.echo(line)
     ill = [patient for patient in patients if patient.problems]
     if ill:

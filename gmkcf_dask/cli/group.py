@@ -5,22 +5,25 @@ from __future__ import annotations
 import io
 import shlex
 import sys
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import click
 
 from gmkcf_dask.cli.signals import signals_interrupt
+from gmkcf_dask.cli.voice import Voice
 from gmkcf_dask.errors import GmkcfError
 from gmkcf_dask.redact import redacted, without_user_info
 
 
 @dataclass
 class Told:
-    """The arguments of a command, and whether it left a checkpoint to go on from."""
+    """The arguments of a command, whether it left a checkpoint to go on from, and how it speaks."""
 
     arguments: list[str]
     resumable: bool = False
+    voice: Voice = field(default_factory=Voice)
 
     def again(self) -> str:
         """The command that goes on."""
@@ -54,11 +57,21 @@ class Group(click.Group):
             _end(ctx, said, getattr(error, "exit_code", 130))
         except OSError as error:  # disk full, a vanished path: the system's own words
             _end(ctx, f"error: {redacted(str(error))}", GmkcfError.exit_code)
+        except click.ClickException as error:  # an option may be wrong before --json is read
+            ctx.obj.voice.json = ctx.obj.voice.json or "--json" in ctx.obj.arguments
+            if not ctx.obj.voice.json:
+                raise
+            _end(ctx, f"error: {redacted(error.format_message())}", error.exit_code)
+        except (click.Abort, click.exceptions.Exit):
+            raise
+        except Exception as error:  # of ours: Python says where, machines and the log that it was
+            ctx.obj.voice.broken(f"{type(error).__name__}: {redacted(str(error))}")
+            raise
 
 
 def _end(ctx: click.Context, sentence: str, code: int) -> NoReturn:
     """Say what ended a command and, where it makes sense, how to go on."""
-    click.echo(sentence, err=True)
-    if ctx.obj.resumable or code not in (2, 3, 4, 6):
-        click.echo(f"to go on: {ctx.obj.again()}", err=True)
+    goes_on = ctx.obj.resumable or code not in (2, 3, 4, 6)
+    with suppress(BrokenPipeError):  # whoever read our lines may be what is gone
+        ctx.obj.voice.end(sentence, code, ctx.obj.again() if goes_on else None)
     sys.exit(code)

@@ -1,11 +1,9 @@
-"""What a run looks like on the terminal: while it goes on, and when it is finished."""
+"""What a run looks like on the terminal when it is finished."""
 
 from __future__ import annotations
 
 import shutil
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -68,23 +66,29 @@ def best_run(found: Any) -> int:
     return objectives.index(min(objectives))
 
 
-@contextmanager
-def showing_progress() -> Iterator[Any]:
-    """A line of progress on the terminal, until it is done with."""
-    from gmkcf_dask.progress import Progress
-
-    progress = Progress()
-    try:
-        yield progress
-    finally:
-        progress.close()
+def found_in(out: Path, store: Any, found: list[tuple[Any, dict[str, Any]]]) -> dict[str, Any]:
+    """The same for machines: where the results are, and what they came to."""
+    runs = [
+        _found_one(out if len(found) == 1 else out / one.kernel, store, one) for one, _ in found
+    ]
+    return {"out": out, "seconds_by_stage": found[-1][1]["seconds"]} | (
+        runs[0] if len(runs) == 1 else {"runs": runs}
+    )
 
 
-@contextmanager
-def showing_notes() -> Iterator[None]:
-    """Warnings as one sentence each, without the source line Python prints."""
-    with warnings.catch_warnings(record=True) as raised:
-        warnings.simplefilter("always")
-        yield
-    for warning in raised:
-        click.echo(f"note: {warning.message}", err=True)
+def _found_one(folder: Path, store: Any, one: Any) -> dict[str, Any]:
+    from gmkcf_dask.results.metrics import scores
+    from gmkcf_dask.results.run import FACTORS, LABELS, RESULT
+
+    known = store.strings("labels")
+    return {
+        "paths": [folder / name for name in (LABELS, RESULT, FACTORS)],
+        "n_labels": len(one.labels),
+        "n_clusters": len(set(one.labels.tolist())),
+        "kernel": one.kernel,
+        "converged": one.converged,
+        "n_iter": one.n_iter,
+        "objective": one.objective,
+        "kernel_weights": dict(zip(one.kernel_names, one.weights.tolist(), strict=True)),
+        "scores": None if known is None else scores(known, one.labels.tolist()),
+    }

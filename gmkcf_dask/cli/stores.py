@@ -10,7 +10,7 @@ import click
 
 from gmkcf_dask.cli.commands import main
 from gmkcf_dask.cli.options import Location, cluster_options, force_option, open_place
-from gmkcf_dask.cli.report import showing_progress
+from gmkcf_dask.cli.watching import note, tell, watch_options, watching
 from gmkcf_dask.errors import DamagedStoreError
 
 store_argument = click.argument("store", type=Location())
@@ -29,6 +29,7 @@ def info(store: Path) -> None:
 @main.command()
 @store_argument
 @cluster_options
+@watch_options
 def verify(store: Path, **options: Any) -> None:
     """Read all of a STORE and name everything that is not what was written.
 
@@ -37,8 +38,9 @@ def verify(store: Path, **options: Any) -> None:
     from gmkcf_dask.kernels.check import find_damage, open_unchecked
 
     opened = open_unchecked(store)
-    with open_place(opened.n_samples, options) as resources, showing_progress() as progress:
-        damage = find_damage(opened, resources.runner, progress)
+    with open_place(opened.n_samples, options) as resources, watching() as listen:
+        damage = find_damage(opened, resources.runner, listen)
+    tell(store=store, damaged=damage.lines(opened.manifest))
     for line in damage.lines(opened.manifest):
         click.echo(line)
     if damage:
@@ -55,6 +57,7 @@ def verify(store: Path, **options: Any) -> None:
 @store_argument
 @force_option
 @cluster_options
+@watch_options
 def repair(store: Path, force: bool, **options: Any) -> None:
     """Make exactly what is damaged in a STORE again, from the features inside it.
 
@@ -64,16 +67,16 @@ def repair(store: Path, force: bool, **options: Any) -> None:
     from gmkcf_dask.kernels.repair import repair_store
 
     opened = open_unchecked(store)
-    with open_place(opened.n_samples, options) as resources, showing_progress() as progress:
-        done = repair_store(store, resources.runner, progress, force=force)
+    with open_place(opened.n_samples, options) as resources, watching() as listen:
+        done = repair_store(store, resources.runner, listen, force=force)
     lines = done.lines
+    tell(store=store, mended=lines, left=done.left)
     for line in lines:
         click.echo(f"found: {line}")
     if done.changed:
-        click.echo(
-            f"note: {done.changed} tiles were made again with other last bits than before: other "
-            "versions or processors round differently",
-            err=True,
+        note(
+            f"{done.changed} tiles were made again with other last bits than before: other "
+            "versions or processors round differently"
         )
     if done.left:
         raise DamagedStoreError(f"{store} is still damaged: {'; '.join(done.left)}")
