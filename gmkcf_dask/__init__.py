@@ -25,8 +25,16 @@ if TYPE_CHECKING:
     from gmkcf_dask.events import IterationDone, StageProgress
     from gmkcf_dask.kernels.specs import FunctionKernel, Precomputed
     from gmkcf_dask.kernels.store import KernelStore
+    from gmkcf_dask.listeners import History, JsonLines
     from gmkcf_dask.methods.choose_k import KSuggestion
     from gmkcf_dask.plan import Plan, make_plan
+    from gmkcf_dask.plots import (
+        ConvergenceDisplay,
+        EmbeddingDisplay,
+        FusedKernelDisplay,
+        KernelWeightsDisplay,
+    )
+    from gmkcf_dask.progress import Progress
     from gmkcf_dask.results.metrics import scores
 
 __version__ = version("gmkcf-dask")
@@ -48,6 +56,13 @@ _HOME = {
     "StageProgress": "events",
     "KSuggestion": "methods.choose_k",
     "KernelStore": "kernels.store",
+    "ConvergenceDisplay": "plots",
+    "EmbeddingDisplay": "plots",
+    "FusedKernelDisplay": "plots",
+    "KernelWeightsDisplay": "plots",
+    "History": "listeners",
+    "JsonLines": "listeners",
+    "Progress": "progress",
     "Precomputed": "kernels.specs",
     "Plan": "plan",
     "make_plan": "plan",
@@ -58,17 +73,24 @@ _HOME = {
 __all__ = [
     "GMKCF",
     "KCF",
+    "ConvergenceDisplay",
     "CoregSpectralClustering",
     "Corpus",
     "DenseKernels",
+    "EmbeddingDisplay",
     "FunctionKernel",
+    "FusedKernelDisplay",
+    "History",
     "IterationDone",
+    "JsonLines",
     "KSuggestion",
     "KernelKMeans",
     "KernelSpectralClustering",
     "KernelStore",
+    "KernelWeightsDisplay",
     "Plan",
     "Precomputed",
+    "Progress",
     "RobustMultipleKernelKMeans",
     "StageProgress",
     "TextOptions",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from gmkcf_dask import notebook
 from gmkcf_dask.errors import InputError, PlanRefused
 from gmkcf_dask.tiling import GIB as GIB
 from gmkcf_dask.tiling import LARGEST_BLOCK, SMALLEST_BLOCK
@@ -155,6 +156,9 @@ class Plan:
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        return notebook.block("Plan", notebook.titled(self.lines()))
 
 
 def make_plan(

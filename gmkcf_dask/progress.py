@@ -132,7 +132,7 @@ class Progress:
 
     def _count(self, stage: Stage, event: StageProgress, now: float) -> list[Piece]:
         head = title(stage.name, self._planned)
-        if event.stage != stage.name and stage.name != "write":
+        if event.stage != stage.name and stage.name in ("statistics", "fit"):
             head = f"{head}: {event.stage}"
         pieces = [Piece(f"{head:<{_TITLE - 1}} ")]
         if is_known(event):

@@ -22,7 +22,7 @@ from gmkcf_dask.engine.operators import KernelStack, error_floor
 from gmkcf_dask.engine.tiled import TiledKernels
 from gmkcf_dask.engine.tiles import MemoryTiles
 from gmkcf_dask.errors import HopelessInputError, PlanRefused, StoreError
-from gmkcf_dask.events import Listener, StageProgress, ignore
+from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.files import free_bytes, is_link
 from gmkcf_dask.kernels.build import build_store, build_tiles, find_store
 from gmkcf_dask.kernels.lease import writing
@@ -365,8 +365,7 @@ def fit_into(
     samples, k = store_samples(store), method.n_clusters
     results, folders = [], []
     profile: Profile | None = None
-    for done, found in enumerate(clusterings):
-        listen(StageProgress("summary", done, len(clusterings), unit="runs"))
+    for found in clusterings:
         U = found.factors.get("U")
         profile = watch.time("summary", partial(read_profile, found.labels, k, samples.features, U))
         result = run_result(store, method, found, plan, resources)

@@ -24,6 +24,13 @@ from gmkcf_dask.corpus.text import corpus_from_texts, texts_in
 from gmkcf_dask.corpus.validate import as_features, refuse_equal_rows, warn_about_zero_rows
 from gmkcf_dask.engine.operators import KernelStack
 from gmkcf_dask.errors import DataWarning, InputError, StoreError
+from gmkcf_dask.estimators.representation import InNotebooks
+from gmkcf_dask.estimators.sklearn_callbacks import (
+    CallbackSupportMixin,
+    callbacks_of,
+    tells_scikit_learn,
+    with_callbacks_of,
+)
 from gmkcf_dask.events import Event, Listener
 from gmkcf_dask.files import check_writable
 from gmkcf_dask.kernels.lease import owning
@@ -82,7 +89,8 @@ PARAMETERS = """
     client : distributed.Client, optional
         Cluster for work on a store; the current client when there is one, else threads.
     callbacks : list of callables, optional
-        Each gets every event: `IterationDone`, or `StageProgress` where restarts run together.
+        Each gets every event: `IterationDone`, or `StageProgress` where restarts run together
+        (`History`, `JsonLines` and `Progress` are ready-made). What one raises ends the fit.
     checkpoint_dir : path or URL, optional
         Folder for checkpoints of a running fit (GMKCF, KCF, RMKKM, kernel k-means; the spectral
         methods are short and keep none): written as often as it takes a twentieth of the time, and
@@ -114,7 +122,7 @@ ATTRIBUTES = """
 
 
 @dataclass(eq=False, repr=False)
-class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
+class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
     """What all estimators have in common. Fields are the parameters scikit-learn sees."""
 
     method_name: ClassVar[str]
@@ -153,6 +161,7 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
         names = parameters_of(self.method_name)
         return make_method(self.method_name, **{name: getattr(self, name) for name in names})
 
+    @tells_scikit_learn
     def fit(self, X: Any, y: object = None, resume: bool = False) -> Any:
         """Cluster samples.
 
@@ -174,7 +183,7 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
         seed = seed_of(self.random_state)
         self._check_types()
         self._check_checkpoints(resume=resume)
-        listen, close = _listeners(self.callbacks, self.verbose)
+        listen, close = _listeners(callbacks_of(self), self.verbose)
         try:
             stack, identity = self._stack(X, method, listen)
             kernels = [self._used_kernel(stack.names)]
@@ -289,7 +298,7 @@ class KernelClusterer(ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """A clone talks to the same cluster: a client cannot be copied."""
         parameters = self.get_params(deep=False)
         copied = {name: clone(v, safe=False) for name, v in parameters.items() if name != "client"}
-        return type(self)(client=parameters["client"], **copied)
+        return with_callbacks_of(self, type(self)(client=parameters["client"], **copied))
 
     def __getstate__(self) -> Any:
         """A saved model forgets its client, which is a connection and not a parameter's value."""

@@ -71,7 +71,10 @@ def build_tiles(
     def sweep(gather: Callable[[PairTile], Gathered], what: str) -> Gathered:
         # grouped as the tasks of a store are, so that both get the same bits
         groups = [everything[t : t + step] for t in range(0, tiling.n_tiles, step)]
-        return reduce(add, on_cores(lambda: partial(run_here, gather, features, tiling), groups))
+        listen(StageProgress(what, 0, tiling.n_tiles))
+        found = on_cores(lambda: partial(run_here, gather, features, tiling), groups)
+        listen(StageProgress(what, tiling.n_tiles, tiling.n_tiles))
+        return reduce(add, found)
 
     def make(t: int) -> npt.NDArray[Any]:
         stack = np.empty((len(kernels), *tiling.shape(t)), STORED_DTYPE[request.precision])

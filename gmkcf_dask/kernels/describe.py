@@ -7,7 +7,9 @@ from pathlib import Path
 from gmkcf_dask.kernels.lease import holder
 from gmkcf_dask.kernels.manifest import KernelRecord, Manifest
 from gmkcf_dask.kernels.store import KernelStore
-from gmkcf_dask.plan import human_bytes
+from gmkcf_dask.notebook import block, paragraph, table, text
+from gmkcf_dask.plan import STORED_BYTES, human_bytes
+from gmkcf_dask.redact import redacted
 
 
 def describe(path: Path) -> list[str]:
@@ -39,6 +41,38 @@ def describe(path: Path) -> list[str]:
         lines.append(f"  {record.name:<{width}}  {', '.join(how)}")
     lines += [f"nearly the same: {sentence}" for sentence in store.duplicates()]
     return lines
+
+
+def in_html(store: KernelStore) -> str:
+    """The same in brief, for notebooks: state, size and kernels. Asks the store for nothing."""
+    m, tiling = store.manifest, store.tiling
+    state = "complete" if m.complete else "incomplete: the same build goes on from there"
+    tile = m.block_size**2 * STORED_BYTES[m.precision]
+    size = human_bytes(len(set(m.stored)) * len(m.tiles_done) * tile)
+    facts = {
+        "samples": f"{m.n_samples:,}",
+        "features": f"{m.n_features:,}" if m.n_features else "none (precomputed kernels)",
+        "tiles": f"{len(m.tiles_done):,} of {tiling.n_tiles:,} per kernel, {m.block_size}×"
+        f"{m.block_size}, {m.precision}, {size} before compression",
+        "state": state,
+    }
+    rows = [(text(name, quiet=True), text(value)) for name, value in facts.items()]
+    stands = dict(zip(m.names, m.stored_as or m.names, strict=True))
+    kernels = [
+        (
+            text(record.name),
+            text(record.normalization),
+            text(record.scaling),
+            text("" if record.sigma is None else f"{record.sigma:.6g}"),
+            text("" if stands[record.name] == record.name else f"stored as {stands[record.name]}"),
+        )
+        for record in m.kernels
+    ]
+    heads = ("kernel", "normalization", "scaling", "sigma", "")
+    notes = [paragraph(f"nearly the same: {sentence}") for sentence in store.duplicates()]
+    return block(
+        f"KernelStore {redacted(str(store.path))}", table(rows), table(kernels, heads), *notes
+    )
 
 
 def _statistics(record: KernelRecord) -> list[str]:

@@ -142,6 +142,11 @@ class KernelStore:
         manifest.write(self.path)
         return replace(self, manifest=manifest)
 
+    def _repr_html_(self) -> str:
+        from gmkcf_dask.kernels.describe import in_html
+
+        return in_html(self)
+
     # reading
 
     @property

@@ -21,7 +21,7 @@ import numpy as np
 from gmkcf_dask.blas import one_blas_thread
 from gmkcf_dask.engine.operators import KernelStack
 from gmkcf_dask.errors import NumericsWarning
-from gmkcf_dask.events import IterationDone, Listener, ignore
+from gmkcf_dask.events import IterationDone, Listener, StageProgress, ignore
 from gmkcf_dask.methods import forms, updates
 from gmkcf_dask.methods.accelerate import WeightStep, iterate
 from gmkcf_dask.methods.assign import kmeans_labels
@@ -94,6 +94,7 @@ class Gmkcf(SolverOptions, MultipleKernelMethod):
             KU = stack.fuse(best.w**2, keep=False).matmul(best.U)
             done = finish(best, KU, polish=self.polish)
         warn_if_one_kernel_has_it_all(stack.names, done.w, "GMKCF")
+        listen(StageProgress("k-means", 0, 1, unit="clusterings"))
         return Clustering(
             kmeans_labels(done.V, self.n_clusters, seed),
             done.w,

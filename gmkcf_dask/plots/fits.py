@@ -1,0 +1,222 @@
+"""How a fit went: the objective of its restarts, and the weights of the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from gmkcf_dask.errors import InputError
+from gmkcf_dask.plots.base import (
+    COLOURS,
+    GRID,
+    INK,
+    LEGEND,
+    LINES,
+    MOST_NAMED,
+    QUIET,
+    Display,
+    check_fitted,
+    colour_of,
+    shortened,
+)
+from gmkcf_dask.plots.numbers import spread_apart
+
+
+class ConvergenceDisplay(Display):
+    """The objective of every restart, iteration by iteration; the one that was kept stands out.
+
+    Parameters
+    ----------
+    histories : sequence of array-like
+        Objective of each restart: of its start, then after every iteration.
+    best : int, default=0
+        The restart that was kept.
+    converged : sequence of bool, optional
+        Which of them came to their end.
+
+    Attributes
+    ----------
+    ax_, figure_ : of Matplotlib
+    lines_ : list of Line2D
+        One for each restart.
+    """
+
+    def __init__(
+        self, histories: Sequence[Any], best: int = 0, converged: Sequence[bool] | None = None
+    ) -> None:
+        self.histories = [np.asarray(history, dtype=float) for history in histories]
+        self.best = best
+        self.converged = converged
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, *, ax: Any = None, **how: Any) -> Self:
+        """Draw a fitted estimator; all restarts where it knows their histories."""
+        check_fitted(estimator, "objective_history_")
+        runs = estimator.runs_
+        best = int(np.argmin([run.objective for run in runs])) if runs else 0
+        histories = [getattr(run, "history", ()) for run in runs]
+        if not histories or not all(len(history) for history in histories):
+            one = [estimator.converged_]
+            return cls([estimator.objective_history_], 0, one).plot(ax, **how)
+        return cls(histories, best, [run.converged for run in runs]).plot(ax, **how)
+
+    @classmethod
+    def _of_insight(cls, insight: Mapping[str, Any]) -> Self:
+        runs = insight["runs"]
+        converged = [run["converged"] for run in runs]
+        return cls([run["history"] for run in runs], insight["best"], converged)
+
+    def plot(self, ax: Any = None, *, start: bool = False, **how: Any) -> Self:
+        """Draw.
+
+        Parameters
+        ----------
+        ax : of Matplotlib, optional
+        start : bool, default=False
+            Show the objective of the start, too: it lies far above all others.
+        **how : of `Axes.plot`
+        """
+        ax = self._axes(ax)
+        first = 0 if start else 1
+        self.lines_: list[Any] = []
+        for number, history in enumerate(self.histories):
+            # a history of one value is a start that was never left
+            begin = min(first, len(history) - 1)
+            kept = number == self.best
+            style = {
+                "color": COLOURS[0] if kept else "#9aa5b1",
+                "linewidth": 2.0 if kept else 1.1,
+                "zorder": 3 if kept else 2,
+            }
+            x = np.arange(begin, len(history))
+            (line,) = ax.plot(x, history[begin:], **{**style, **how})
+            self.lines_.append(line)
+            done = self.converged is None or self.converged[number]
+            ax.plot(
+                x[-1:],
+                history[-1:],
+                "o",
+                color=line.get_color(),
+                markerfacecolor=line.get_color() if done else "white",
+                markersize=5 if kept else 4,
+                zorder=4,
+            )
+        kept_label = f"kept, {self.histories[self.best][-1]:.5g}"
+        if len(self.histories) > 1:
+            others = next(i for i in range(len(self.histories)) if i != self.best)
+            handles = [self.lines_[self.best], self.lines_[others]]
+            ax.legend(handles, [kept_label, f"{len(self.histories) - 1} other restarts"], **LEGEND)
+        else:
+            ax.legend(self.lines_, [kept_label], **LEGEND)
+        ax.set_xlabel("iteration", color=INK)
+        ax.set_ylabel("objective J (no unit)", color=INK)
+        ax.grid(axis="y", color=GRID, linewidth=0.8)
+        ax.xaxis.get_major_locator().set_params(integer=True)
+        return self
+
+
+class KernelWeightsDisplay(Display):
+    """The weights of the kernels: bars, or lines over the iterations where these are known.
+
+    Parameters
+    ----------
+    names : sequence of str
+    weights : array-like, shape (m,)
+    history : array-like, shape (n_iter + 1, m), optional
+
+    Attributes
+    ----------
+    ax_, figure_ : of Matplotlib
+    bars_ : BarContainer or None
+    lines_ : list of Line2D
+    """
+
+    def __init__(self, names: Sequence[str], weights: Any, history: Any = None) -> None:
+        self.names = tuple(map(str, names))
+        self.weights = np.asarray(weights, dtype=float)
+        self.history = None if history is None or len(history) < 2 else np.asarray(history, float)
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, *, ax: Any = None, **how: Any) -> Self:
+        """Draw a fitted estimator."""
+        check_fitted(estimator, "kernel_weights_")
+        history = getattr(estimator, "weights_history_", None)
+        return cls(estimator.kernel_names_, estimator.kernel_weights_, history).plot(ax, **how)
+
+    @classmethod
+    def _of_insight(cls, insight: Mapping[str, Any]) -> Self:
+        kernels = insight["kernels"]
+        return cls(kernels["names"], kernels["weights"], kernels["history"])
+
+    def plot(self, ax: Any = None, *, kind: str = "auto", **how: Any) -> Self:
+        """Draw.
+
+        Parameters
+        ----------
+        ax : of Matplotlib, optional
+        kind : {"auto", "bars", "lines"}
+            Lines need a history; "auto" draws them where there is one.
+        **how : of `Axes.barh` or `Axes.plot`
+        """
+        if kind not in ("auto", "bars", "lines"):
+            raise InputError(f"kind must be auto, bars or lines, not {kind!r}")
+        if kind == "lines" and self.history is None:
+            raise InputError("these weights have no history: draw them as bars")
+        self.bars_: Any = None
+        self.lines_: list[Any] = []
+        height = 1.0 + 0.27 * min(len(self.names), 60)
+        if self.history is None or kind == "bars":
+            return self._plot_bars(self._axes(ax, (6.4, max(2.4, height))), how)
+        return self._plot_lines(self._axes(ax), how)
+
+    def _plot_bars(self, ax: Any, how: Mapping[str, Any]) -> Self:
+        rows = np.arange(len(self.names))
+        self.bars_ = ax.barh(rows, self.weights, **{"color": COLOURS[0], "height": 0.72, **how})
+        ax.bar_label(self.bars_, fmt="%.3f", padding=3, fontsize=8, color=QUIET)
+        ax.set_yticks(rows, [shortened(name) for name in self.names])
+        ax.invert_yaxis()
+        ax.set_xlim(0, 1.12 * max(float(self.weights.max()), 1e-12))
+        ax.set_xlabel("weight (the weights sum to 1)", color=INK)
+        ax.set_ylabel("kernel", color=INK)
+        ax.grid(axis="x", color=GRID, linewidth=0.8)
+        ax.set_axisbelow(True)
+        return self
+
+    def _plot_lines(self, ax: Any, how: Mapping[str, Any]) -> Self:
+        assert self.history is not None
+        order = np.argsort(-self.weights, kind="stable")
+        for number, kernel in enumerate(order):
+            (line,) = ax.plot(
+                np.arange(len(self.history)),
+                self.history[:, kernel],
+                **{
+                    "color": colour_of(number),
+                    "linestyle": LINES[number // len(COLOURS) % len(LINES)],
+                    "linewidth": 1.6,
+                    "label": shortened(self.names[kernel]),
+                    **how,
+                },
+            )
+            self.lines_.append(line)
+        shown = order[:MOST_NAMED]
+        low, high = ax.get_ylim()
+        ends = spread_apart(self.history[-1][shown], low, high, 0.052 * (high - low))
+        end = len(self.history) - 1
+        for number, (kernel, at) in enumerate(zip(shown, ends, strict=True)):
+            ax.annotate(
+                shortened(self.names[kernel]),
+                (end, self.history[-1][kernel]),
+                xytext=(end * 1.05 + 0.2, at),
+                fontsize=8,
+                color=INK,
+                va="center",
+                annotation_clip=False,
+                arrowprops={"arrowstyle": "-", "color": colour_of(number), "linewidth": 0.8},
+            )
+        ax.set_xlabel("iteration", color=INK)
+        ax.set_ylabel("weight (the weights sum to 1)", color=INK)
+        ax.grid(axis="y", color=GRID, linewidth=0.8)
+        ax.xaxis.get_major_locator().set_params(integer=True)
+        return self

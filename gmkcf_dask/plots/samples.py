@@ -1,0 +1,219 @@
+"""How samples lie to each other: the fused kernel by cluster, and a map."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, Self
+
+import numpy as np
+
+from gmkcf_dask.errors import InputError
+from gmkcf_dask.plots.base import (
+    COLOURS,
+    INK,
+    MARKS,
+    MOST_NAMED,
+    QUIET,
+    Display,
+    check_fitted,
+    colour_of,
+    shortened,
+)
+from gmkcf_dask.plots.numbers import block_means, documents_of, fused_of, principal_plane
+
+
+class FusedKernelDisplay(Display):
+    """The fused kernel with its samples ordered by cluster, as means over blocks of samples.
+
+    Parameters
+    ----------
+    means : array-like, shape (g, g)
+        Mean of each block.
+    groups : sequence of int
+        Samples of each group, in the order of the picture.
+    labels : sequence of int
+        Cluster of each group.
+
+    Attributes
+    ----------
+    ax_, figure_ : of Matplotlib
+    image_ : QuadMesh
+    colorbar_ : Colorbar or None
+    """
+
+    def __init__(self, means: Any, groups: Sequence[int], labels: Sequence[int]) -> None:
+        self.means = np.asarray(means, dtype=float)
+        self.groups = tuple(int(size) for size in groups)
+        self.labels = tuple(int(label) for label in labels)
+        g = len(self.groups)
+        if self.means.shape != (g, g) or len(self.labels) != g or g == 0:
+            raise InputError(
+                f"means of shape {self.means.shape} do not fit {g} groups with {len(self.labels)} "
+                "labels: give g×g means, g sizes and g labels"
+            )
+
+    @classmethod
+    def from_blocks(
+        cls, means: Any, groups: Sequence[int], labels: Sequence[int], *, ax: Any = None, **how: Any
+    ) -> Self:
+        """Draw block means that are there already."""
+        return cls(means, groups, labels).plot(ax, **how)
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, X: Any, *, ax: Any = None, **how: Any) -> Self:
+        """Draw a fitted estimator; X is what it was fitted to, features or a store.
+
+        Block means are products with the fused kernel, tile by tile, wherever that lives.
+        """
+        check_fitted(estimator, "labels_")
+        return cls(*block_means(estimator, X)).plot(ax, **how)
+
+    @classmethod
+    def _of_insight(cls, insight: Mapping[str, Any]) -> Self:
+        fused = fused_of(insight)
+        return cls(fused["means"], fused["groups"], fused["labels"])
+
+    def plot(
+        self, ax: Any = None, *, cmap: str = "cividis", colorbar: bool = True, **how: Any
+    ) -> Self:
+        """Draw; every block is as large as its share of the samples.
+
+        Parameters
+        ----------
+        ax : of Matplotlib, optional
+        cmap : str, default="cividis"
+        colorbar : bool, default=True
+        **how : of `Axes.pcolormesh`
+        """
+        ax = self._axes(ax, (5.8, 4.8))
+        edges = np.array([0, *accumulate(self.groups)])
+        self.image_ = ax.pcolormesh(
+            edges, edges, self.means, **{"cmap": cmap, "rasterized": True, **how}
+        )
+        ax.set_aspect("equal")
+        ax.invert_yaxis()
+        starts = [
+            i for i in range(len(self.labels)) if i == 0 or self.labels[i] != self.labels[i - 1]
+        ]
+        borders = [*(edges[i] for i in starts), edges[-1]]
+        for border in borders[1:-1]:
+            for line in (ax.axhline, ax.axvline):
+                line(border, color="white", linewidth=1.0)
+        middles = [(a + b) / 2 for a, b in pairwise(borders)]
+        names = [str(self.labels[i]) for i in starts]
+        if len(names) <= MOST_NAMED:
+            ax.set_xticks(middles, names)
+            ax.set_yticks(middles, names)
+        ax.tick_params(length=0)
+        ax.spines[:].set_visible(False)
+        ax.set_xlabel(f"samples by cluster ({edges[-1]:,})", color=INK)
+        ax.set_ylabel("samples by cluster", color=INK)
+        self.colorbar_ = None
+        if colorbar:
+            self.colorbar_ = ax.figure.colorbar(self.image_, ax=ax, shrink=0.86, pad=0.03)
+            self.colorbar_.set_label("mean similarity, fused kernel", color=INK)
+            self.colorbar_.outline.set_visible(False)
+            self.colorbar_.ax.tick_params(length=3, colors=QUIET, labelsize=9, labelcolor=INK)
+        return self
+
+
+class EmbeddingDisplay(Display):
+    """A map of the samples: near ones are alike, colours and marks are clusters.
+
+    Parameters
+    ----------
+    x, y : array-like, shape (n,)
+    labels : array-like of int, shape (n,)
+    names : mapping of int to str, optional
+        What a cluster is called, its number otherwise.
+    axes : (str, str)
+        What the two directions are.
+
+    Attributes
+    ----------
+    ax_, figure_ : of Matplotlib
+    points_ : list of PathCollection
+        One for each cluster.
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        y: Any,
+        labels: Any,
+        names: Mapping[int, str] | None = None,
+        axes: tuple[str, str] = ("first direction", "second direction"),
+    ) -> None:
+        self.x, self.y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+        self.labels = np.asarray(labels)
+        self.names = dict(names or {})
+        self.axes = axes
+        if not len(self.x) == len(self.y) == len(self.labels):
+            raise InputError("x, y and labels of a map must be equally long")
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, *, ax: Any = None, **how: Any) -> Self:
+        """Draw a fitted estimator: the two main directions of V_, or of embedding_."""
+        check_fitted(estimator, "labels_")
+        name = next((name for name in ("V", "embedding") if hasattr(estimator, f"{name}_")), None)
+        if name is None:
+            raise InputError(
+                f"{type(estimator).__name__} has no representation of the samples to draw a map "
+                "of: use GMKCF, KCF or one of the spectral methods"
+            )
+        plane, shares = principal_plane(getattr(estimator, f"{name}_"))
+        axes = [
+            f"{which} principal component of {name} ({share:.0%} of its variance)"
+            for which, share in zip(("first", "second"), shares, strict=True)
+        ]
+        x, y = plane[:, 0], plane[:, 1]
+        return cls(x, y, estimator.labels_, axes=(axes[0], axes[1])).plot(ax, **how)
+
+    @classmethod
+    def _of_insight(cls, insight: Mapping[str, Any]) -> Self:
+        documents = documents_of(insight)
+        names = {cluster["label"]: cluster["name"] for cluster in insight["clusters"]}
+        return cls(documents["x"], documents["y"], documents["labels"], names)
+
+    def plot(self, ax: Any = None, *, names: bool = True, **how: Any) -> Self:
+        """Draw.
+
+        Parameters
+        ----------
+        ax : of Matplotlib, optional
+        names : bool, default=True
+            Write what a cluster is called into its middle.
+        **how : of `Axes.scatter`
+        """
+        ax = self._axes(ax)
+        clusters = np.unique(self.labels)
+        n = len(self.labels)
+        size = float(np.clip(12_000 / max(n, 1), 3, 30))
+        self.points_: list[Any] = []
+        for number, cluster in enumerate(clusters):
+            inside = self.labels == cluster
+            style = {
+                "s": size,
+                "color": colour_of(number),
+                "marker": MARKS[number // len(COLOURS) % len(MARKS)],
+                "alpha": 0.75,
+                "linewidths": 0,
+                "rasterized": n > 5_000,
+                "label": self.names.get(int(cluster), str(cluster)),
+            }
+            self.points_.append(ax.scatter(self.x[inside], self.y[inside], **{**style, **how}))
+            if names and len(clusters) <= MOST_NAMED:
+                ax.annotate(
+                    shortened(self.names.get(int(cluster), str(cluster)), 28),
+                    (np.median(self.x[inside]), np.median(self.y[inside])),
+                    ha="center",
+                    va="center",
+                    fontsize=9,
+                    fontweight="bold",
+                    color=INK,
+                    bbox={"boxstyle": "round,pad=0.2", "fc": "white", "ec": "none", "alpha": 0.78},
+                )
+        ax.set_xlabel(self.axes[0], color=INK)
+        ax.set_ylabel(self.axes[1], color=INK)
+        return self
