@@ -26,13 +26,17 @@ def block(title: str, *parts: str) -> str:
 
 
 def table(rows: Iterable[Sequence[str]], heads: Sequence[str] = ()) -> str:
-    """Rows of cells that are HTML already, see `text`."""
+    """Rows of cells that are HTML already, see `text`; a single cell goes across two columns."""
     cells = "".join(f'<th style="{_CELL};font-weight:600;{_QUIET}">{escape(h)}</th>' for h in heads)
     lines = [f'<tr style="background:none">{cells}</tr>'] if heads else []
     for row in rows:
-        held = "".join(f'<td style="{_CELL}">{cell}</td>' for cell in row)
+        across = ' colspan="2"' if len(row) == 1 else ""
+        held = "".join(f'<td{across} style="{_CELL}">{cell}</td>' for cell in row)
         lines.append(f'<tr style="background:none">{held}</tr>')
-    style = "border-collapse:collapse;margin:2px 0 6px 0;border:0"
+    style = (
+        "display:inline-table;border-collapse:collapse;margin:2px 26px 6px 0;border:0;"
+        "vertical-align:top;font-size:13px;color:inherit"
+    )
     return f'<table style="{style}"><tbody>{"".join(lines)}</tbody></table>'
 
 
@@ -47,16 +51,17 @@ def text(value: object, *, quiet: bool = False) -> str:
 
 
 def titled(lines: Iterable[str]) -> str:
-    """Lines of a text as a table: what stands before a colon is what a line is about.
+    """Lines of a text as a table: a word or two before a colon are what a line is about.
 
     >>> titled(["disk: 3 MiB"]).count("<td")
     2
     """
-    parted = [line.partition(": ") for line in lines]
-    return table(
-        (text(about, quiet=True), text(rest)) if colon else (text(""), text(about))
-        for about, colon, rest in parted
-    )
+    rows: list[tuple[str, ...]] = []
+    for line in lines:
+        about, colon, rest = line.partition(": ")
+        short = colon and len(about) <= 24 and ";" not in about
+        rows.append((text(about, quiet=True), text(rest)) if short else (text(line),))
+    return table(rows)
 
 
 def paragraph(sentence: str) -> str:

@@ -48,7 +48,8 @@ def summary(model: Any) -> str:
     falls = history[np.isfinite(history)]
     if len(falls) > 2:
         shown = falls[1:]  # the start is far above all others
-        parts.append(sparkline(shown.tolist(), "objective by iteration"))
+        line = sparkline(shown.tolist(), "objective by iteration")
+        parts.append(table([(line,)], ("objective by iteration",)))
     parts.append(_bars("cluster", [str(c) for c in range(len(sizes))], sizes, "{:,.0f}"))
     parts.append(_bars("kernel", model.kernel_names_, model.kernel_weights_, "{:.4f}"))
     return block(f"{type(model).__name__}, fitted", *parts)

@@ -103,13 +103,16 @@ class ConvergenceDisplay(Display):
                 markersize=5 if kept else 4,
                 zorder=4,
             )
-        kept_label = f"kept, {self.histories[self.best][-1]:.5g}"
-        if len(self.histories) > 1:
-            others = next(i for i in range(len(self.histories)) if i != self.best)
-            handles = [self.lines_[self.best], self.lines_[others]]
-            ax.legend(handles, [kept_label, f"{len(self.histories) - 1} other restarts"], **LEGEND)
-        else:
-            ax.legend(self.lines_, [kept_label], **LEGEND)
+        handles = [self.lines_[self.best]]
+        names = [f"kept, {self.histories[self.best][-1]:.5g}"]
+        others = [line for line in self.lines_ if line is not handles[0]]
+        if others:
+            handles.append(others[0])
+            names.append(f"{len(others)} other restart{'s' if len(others) > 1 else ''}")
+        if self.converged is not None and not all(self.converged):
+            handles += ax.plot([], [], "o", color=QUIET, markerfacecolor="white", markersize=5)
+            names.append("not converged")
+        ax.legend(handles, names, **LEGEND)
         ax.set_xlabel("iteration", color=INK)
         ax.set_ylabel("objective J (no unit)", color=INK)
         ax.grid(axis="y", color=GRID, linewidth=0.8)
@@ -208,12 +211,18 @@ class KernelWeightsDisplay(Display):
             ax.annotate(
                 shortened(self.names[kernel]),
                 (end, self.history[-1][kernel]),
-                xytext=(end * 1.05 + 0.2, at),
+                xytext=(end * 1.07 + 0.2, at),
                 fontsize=8,
                 color=INK,
                 va="center",
                 annotation_clip=False,
-                arrowprops={"arrowstyle": "-", "color": colour_of(number), "linewidth": 0.8},
+                arrowprops={
+                    "arrowstyle": "-",
+                    "color": colour_of(number),
+                    "linewidth": 0.8,
+                    "relpos": (0.0, 0.5),
+                    "shrinkA": 0,
+                },
             )
         ax.set_xlabel("iteration", color=INK)
         ax.set_ylabel("weight (the weights sum to 1)", color=INK)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,8 @@ def fused_of(insight: Mapping[str, Any]) -> Mapping[str, Any]:
 def block_means(estimator: Any, X: Any) -> tuple[Floats, list[int], list[int]]:
     """Means of the fused kernel between groups of samples, which are ordered by cluster.
 
-    The fused kernel is multiplied by one indicator column per group: no n×n matrix is made.
+    The fused kernel is multiplied by one indicator column per group: no n×n matrix is made. What a
+    sample is to itself does not count, except in a group of one.
 
     Returns
     -------
@@ -117,10 +118,16 @@ def block_means(estimator: Any, X: Any) -> tuple[Floats, list[int], list[int]]:
     shares = weights**2 if estimator.method_name == "gmkcf" else weights
     fused = stack.fuse(shares / shares.sum(), keep=False)
     try:
-        means = Z.T @ fused.matmul(Z)
+        means = np.asarray(Z.T @ fused.matmul(Z))
+        diagonal = fused.diagonal()
     finally:
         fused.release()
-    return np.asarray(means), [len(group) for group in groups], clusters
+    for number, group in enumerate(groups):
+        size = len(group)
+        if size > 1:
+            pairs = size * size * means[number, number] - float(diagonal[group].sum())
+            means[number, number] = pairs / (size * (size - 1))
+    return means, [len(group) for group in groups], clusters
 
 
 def grouped(
@@ -171,3 +178,21 @@ def spread_apart(values: Any, low: float, high: float, gap: float) -> Floats:
     for i in range(len(places) - 2, -1, -1):
         places[i] = max(places[i], places[i + 1] + gap)
     return np.asarray(places)
+
+
+def pushed_apart(points: Floats, widths: Sequence[float], height: float) -> Floats:
+    """Places for texts of these widths and one height: below each other where they would overlap.
+
+    >>> pushed_apart(np.array([[0.5, 0.5], [0.5, 0.48]]), [0.1, 0.1], 0.05).tolist()
+    [[0.5, 0.5], [0.5, 0.45]]
+    """
+    places = np.asarray(points, dtype=float).copy()
+    placed: list[int] = []
+    for i in np.argsort(-places[:, 1], kind="stable").tolist():
+        for j in placed:  # from above to below, so that what is pushed meets what comes after
+            near = abs(places[i, 0] - places[j, 0]) < (widths[i] + widths[j]) / 2
+            if near and abs(places[i, 1] - places[j, 1]) < height:
+                places[i, 1] = places[j, 1] - height
+        placed.append(i)
+        placed.sort(key=lambda j: -places[j, 1])
+    return places

@@ -20,7 +20,13 @@ from gmkcf_dask.plots.base import (
     colour_of,
     shortened,
 )
-from gmkcf_dask.plots.numbers import block_means, documents_of, fused_of, principal_plane
+from gmkcf_dask.plots.numbers import (
+    block_means,
+    documents_of,
+    fused_of,
+    principal_plane,
+    pushed_apart,
+)
 
 
 class FusedKernelDisplay(Display):
@@ -203,17 +209,33 @@ class EmbeddingDisplay(Display):
                 "label": self.names.get(int(cluster), str(cluster)),
             }
             self.points_.append(ax.scatter(self.x[inside], self.y[inside], **{**style, **how}))
-            if names and len(clusters) <= MOST_NAMED:
-                ax.annotate(
-                    shortened(self.names.get(int(cluster), str(cluster)), 28),
-                    (np.median(self.x[inside]), np.median(self.y[inside])),
-                    ha="center",
-                    va="center",
-                    fontsize=9,
-                    fontweight="bold",
-                    color=INK,
-                    bbox={"boxstyle": "round,pad=0.2", "fc": "white", "ec": "none", "alpha": 0.78},
-                )
+        if names and len(clusters) <= MOST_NAMED:
+            self._write_names(ax, clusters)
         ax.set_xlabel(self.axes[0], color=INK)
         ax.set_ylabel(self.axes[1], color=INK)
         return self
+
+    def _write_names(self, ax: Any, clusters: Any) -> None:
+        """Into the middle of each cluster, or below where another name is there."""
+        texts = [shortened(self.names.get(int(cluster), str(cluster)), 28) for cluster in clusters]
+        inside = [self.labels == cluster for cluster in clusters]
+        middles = np.array([[np.median(self.x[i]), np.median(self.y[i])] for i in inside])
+        limits = np.array([ax.get_xlim(), ax.get_ylim()], dtype=float)
+        ax.set(xlim=limits[0], ylim=limits[1])
+        corner, size = limits[:, 0], limits[:, 1] - limits[:, 0]
+        widths = [0.03 + 0.013 * len(name) for name in texts]
+        places = corner + size * pushed_apart((middles - corner) / size, widths, 0.058)
+        for name, place, middle in zip(texts, places, middles, strict=True):
+            moved = bool(np.abs((place - middle) / size).max() > 0.03)
+            ax.annotate(
+                name,
+                middle,
+                xytext=place,
+                ha="center",
+                va="center",
+                fontsize=9,
+                fontweight="bold",
+                color=INK,
+                bbox={"boxstyle": "round,pad=0.2", "fc": "white", "ec": "none", "alpha": 0.82},
+                arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.6} if moved else None,
+            )
