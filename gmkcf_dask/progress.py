@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from typing import NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from gmkcf_dask.events import Event, IterationDone, StageProgress, in_words
 from gmkcf_dask.pace import Countdown, Decay, Rate, duration
@@ -85,6 +85,10 @@ class Progress:
     def close(self) -> None:
         """End the line that is being drawn, and the stage with it."""
         self._finish(self._stages.end())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Progress:
+        """The clone of an estimator draws on the same terminal."""
+        return self
 
     def _finish(self, stage: Stage | None) -> None:
         if not self._enabled or stage is None:

@@ -141,7 +141,6 @@ def test_weights_are_small_bars(clock):
     terminal = Terminal()
     Progress(terminal)(iteration(1, weights=(0.1, 0.4, 0.8)))
     assert "▂▅█" in terminal.drawn[-1]
-    assert small_bars([math.nan, 1.0])[0] in "▁█" or True
     assert small_bars([0.0, 0.0]) == "▁▁"
     assert small_bars([]) == ""
 
@@ -296,7 +295,7 @@ def test_json_lines_hold_every_event(blobs, tmp_path):
     path = tmp_path / "events.jsonl"
     lines = JsonLines(path)
     callbacks = [JsonLines(file), lines, heard.append]
-    GMKCF(3, kernels=FEW, callbacks=callbacks, random_state=0).fit(blobs[0])
+    GMKCF(3, kernels=FEW, callbacks=callbacks, tol=1e-3, random_state=0).fit(blobs[0])
     lines.close()
     records = [json.loads(line) for line in file.getvalue().splitlines()]
     told = [record for record in records if record["event"] != "stage_done"]
@@ -323,7 +322,7 @@ def test_json_lines_have_no_secrets_and_no_nan():
 
 def test_history_keeps_restarts_apart_and_begins_anew(blobs):
     history = History()
-    model = GMKCF(3, kernels=FEW, n_init=2, callbacks=[history], random_state=0)
+    model = GMKCF(3, kernels=FEW, n_init=2, tol=1e-3, callbacks=[history], random_state=0)
     for _ in range(2):
         model.fit(blobs[0])
         assert [len(run) for run in history.objective] == [run.n_iter for run in model.runs_]
@@ -357,12 +356,12 @@ def test_what_a_callback_raises_ends_the_fit(blobs, tmp_path, stored, kind):
         model.fit(blobs[0])
     assert not hasattr(model, "labels_")
     # nothing is left behind that would hinder another fit
-    model.set_params(callbacks=None).fit(blobs[0])
+    model.set_params(callbacks=None, max_iter=5).fit(blobs[0])
     assert model.labels_.shape == (60,)
 
 
 def test_a_fit_that_a_callback_ended_goes_on_from_its_checkpoint(blobs, tmp_path):
-    how = {"kernels": FEW, "random_state": 0}
+    how = {"kernels": FEW, "random_state": 0, "max_iter": 12}
     whole = GMKCF(3, **how).fit(blobs[0])
 
     def stop(event):
@@ -407,7 +406,9 @@ class Tree:
 @needs_callbacks
 def test_callbacks_of_scikit_learn_hear_stages_and_iterations(blobs):
     tree = Tree()
-    model = GMKCF(3, kernels=FEW, n_init=2, max_iter=400, random_state=0).set_callbacks(tree)
+    model = GMKCF(3, kernels=FEW, n_init=2, max_iter=400, tol=1e-3, random_state=0).set_callbacks(
+        tree
+    )
     model.fit(blobs[0])
     assert tree.states == ["setup", "teardown"]
     assert tree.begun[0] == ("fit", None)
@@ -417,7 +418,7 @@ def test_callbacks_of_scikit_learn_hear_stages_and_iterations(blobs):
     assert ("run 2", 400) in tree.begun
     assert tree.ended.count("iteration") == sum(run.n_iter for run in model.runs_)
     assert "write kernels" in tree.ended
-    plain = GMKCF(3, kernels=FEW, n_init=2, max_iter=400, random_state=0).fit(blobs[0])
+    plain = GMKCF(3, kernels=FEW, n_init=2, max_iter=400, tol=1e-3, random_state=0).fit(blobs[0])
     np.testing.assert_array_equal(model.labels_, plain.labels_)
 
 
@@ -454,9 +455,10 @@ def test_a_callback_that_asks_to_stop_is_told_how(blobs):
 @pytest.mark.once
 def test_an_older_scikit_learn_is_told_politely():
     code = (
-        "import sys; sys.modules['sklearn.callback'] = None\n"
-        "import numpy as np\n"
+        "import sys, numpy as np, sklearn.cluster, sklearn.preprocessing, sklearn.callback as new\n"
+        "sys.modules['sklearn.callback'] = None  # scikit-learn itself needs it, we do not\n"
         "from gmkcf_dask import KCF\n"
+        "sys.modules['sklearn.callback'] = new\n"
         "KCF(2, kernel='rbf_1', random_state=0).fit(np.random.default_rng(0).random((20, 3)))\n"
         "KCF(2).set_callbacks()\n"
     )
@@ -478,7 +480,7 @@ QUICK = ("--kernels", ",".join(FEW), "--block", 20, "--cluster", "threads")
 
 
 def run(corpus_file: Path, out: Path, *more: object):
-    return gmkcf("run", corpus_file, "-k", 3, "--out", out, *QUICK, *more)
+    return gmkcf("run", corpus_file, "-k", 3, "--out", out, *QUICK, "--tol", 1e-3, *more)
 
 
 def test_quiet_says_nothing(corpus_file, tmp_path):
@@ -488,7 +490,7 @@ def test_quiet_says_nothing(corpus_file, tmp_path):
 
 
 def test_quiet_still_says_notes_and_errors(corpus_file, tmp_path):
-    ran = run(corpus_file, tmp_path / "run", "--quiet", "--max-iter", 2)
+    ran = run(corpus_file, tmp_path / "run", "--quiet", "--max-iter", 2, "--tol", 1e-9)
     assert ran.stdout == ""
     assert ran.stderr.startswith("note: ")
     ran = run(corpus_file, tmp_path / "run", "--quiet")
@@ -498,7 +500,7 @@ def test_quiet_still_says_notes_and_errors(corpus_file, tmp_path):
 
 def test_json_is_one_object_per_line_with_a_result_at_the_end(corpus_file, tmp_path):
     out = tmp_path / "run"
-    ran = run(corpus_file, out, "--json", "--max-iter", 3)
+    ran = run(corpus_file, out, "--json", "--max-iter", 3, "--tol", 1e-9)
     records = [json.loads(line) for line in ran.stdout.splitlines()]
     assert all({"event", "time"} <= set(record) for record in records)
     kinds = [record["event"] for record in records]
@@ -538,7 +540,7 @@ def test_quiet_and_json_do_not_go_together(corpus_file, tmp_path):
 
 def test_the_log_holds_everything_with_the_time(corpus_file, tmp_path):
     log, out = tmp_path / "logs" / "all.log", tmp_path / "run"
-    ran = run(corpus_file, out, "--log", log, "--max-iter", 3)
+    ran = run(corpus_file, out, "--log", log, "--max-iter", 3, "--tol", 1e-9)
     failed = run(corpus_file, out, "--log", log, "--quiet")
     assert failed.exit_code == 2
     lines = log.read_text(encoding="utf-8").splitlines()
@@ -586,8 +588,8 @@ def test_every_long_command_can_be_watched(corpus_file, tmp_path):
     store, out = tmp_path / "s.zarr", tmp_path / "run"
     for arguments, told in (
         (("build", corpus_file, store, *QUICK), {"store", "kernels", "n_samples"}),
-        (("fit", store, "-k", 3, "--out", out, "--cluster", "threads"), {"paths", "scores"}),
-        (("fit", store, "-k", 3, "--out", out, "--resume"), {"finished_before"}),
+        (("fit", store, "-k", 3, "--out", out, "--tol", 1e-3), {"paths", "scores"}),
+        (("fit", store, "-k", 3, "--out", out, "--tol", 1e-3, "--resume"), {"finished_before"}),
         (("score", out), {"scores"}),
         (("verify", store), {"damaged"}),
         (("repair", store), {"mended", "left"}),
@@ -632,7 +634,7 @@ def test_a_run_on_a_terminal_shows_its_stages(corpus_file, tmp_path):
     from fcntl import ioctl
     from termios import TIOCSWINSZ
 
-    arguments = ["run", corpus_file, "-k", "3", "--out", tmp_path / "run", *map(str, QUICK)]
+    arguments = ["run", corpus_file, "-k", 3, "--out", tmp_path / "run", *QUICK, "--tol", 1e-3]
     pid, file = pty.fork()
     if pid == 0:
         os.execv(sys.executable, [sys.executable, "-m", "gmkcf_dask.cli", *map(str, arguments)])

@@ -43,7 +43,7 @@ class Voice:
     found: dict[str, Any] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
     _stdout: TextIO | None = None
-    _log_failed: bool = False
+    _log_works: bool | None = None
 
     @contextmanager
     def speaking(self, command: str) -> Iterator[None]:
@@ -66,17 +66,10 @@ class Voice:
             raise InputError(
                 "--json writes lines for machines and no text already: leave --quiet out"
             )
-        if self.log is None:
-            return
-        try:
-            if self.log.exists() and not self.log.is_file():
-                raise InputError(f"{self.log} is no file: choose another path for --log")
-            self.log.parent.mkdir(parents=True, exist_ok=True)
-            self.log.open("a").close()
-        except OSError as error:
-            raise InputError(
-                f"cannot write the log {self.log} ({error.strerror}): choose another path for --log"
-            ) from error
+        if self.log is not None:
+            self._log_works = False  # until it is known: what is said of it must not be written
+            _check_log(self.log)
+            self._log_works = True
 
     def listener(self, stages: Sequence[str]) -> Watcher:
         """Who hears the events of a command; `stages` are those of all of it, in order."""
@@ -133,14 +126,20 @@ class Voice:
 
     def written(self, line: str) -> None:
         """A line of the log; a log that cannot be written ends nothing."""
-        if self.log is None or self._log_failed or not line.strip():
+        if self.log is None or self._log_works is False or not line.strip():
             return
         moment = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
         try:
+            if self._log_works is None:  # an error came before the command could begin
+                self._log_works = False
+                _check_log(self.log)
+                self._log_works = True
             with self.log.open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(f"{moment} {_on_one_line(redacted(line))}\n")
+        except InputError:
+            return
         except OSError as error:
-            self._log_failed = True
+            self._log_works = False
             self.note(f"the log {self.log} cannot be written any more: {error.strerror}")
 
     @property
@@ -232,6 +231,19 @@ class _Copied(io.TextIOBase):
     def flush(self) -> None:
         if self._shown is not None:
             self._shown.flush()
+
+
+def _check_log(log: Path) -> None:
+    """Refuse what is no file or cannot be one: a pipe would wait for a reader for ever."""
+    try:
+        if log.exists() and not log.is_file():
+            raise InputError(f"{log} is no file: choose another path for --log")
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.open("a").close()
+    except OSError as error:
+        raise InputError(
+            f"cannot write the log {log} ({error.strerror}): choose another path for --log"
+        ) from error
 
 
 def _to_stderr(text: str) -> None:

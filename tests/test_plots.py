@@ -1,0 +1,298 @@
+"""Displays: what they show, how they are made, and what they say where they cannot be."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from sklearn.datasets import make_blobs
+from sklearn.exceptions import ConvergenceWarning
+
+from gmkcf_dask import (
+    GMKCF,
+    KCF,
+    ConvergenceDisplay,
+    EmbeddingDisplay,
+    FusedKernelDisplay,
+    History,
+    KernelKMeans,
+    KernelSpectralClustering,
+    KernelWeightsDisplay,
+)
+from gmkcf_dask.errors import InputError
+from gmkcf_dask.plots.numbers import grouped, principal_plane, pushed_apart, spread_apart
+
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("agg")
+from matplotlib import pyplot as plt  # noqa: E402
+
+FEW = ["rbf_1", "cosine", "poly_a1_b2"]
+DISPLAYS = [ConvergenceDisplay, KernelWeightsDisplay, FusedKernelDisplay, EmbeddingDisplay]
+pytestmark = pytest.mark.usefixtures("calm")
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def X():
+    return make_blobs(90, 4, centers=3, cluster_std=0.6, random_state=0)[0]
+
+
+@pytest.fixture(scope="module")
+def model(X):
+    with pytest.warns(ConvergenceWarning):
+        return GMKCF(3, kernels=FEW, n_init=2, max_iter=20, random_state=0).fit(X)
+
+
+def drawn(display) -> None:
+    """A display that is ready: axes with names, and a picture."""
+    assert display.figure_ is display.ax_.figure
+    assert display.ax_.get_xlabel()
+    assert display.ax_.get_ylabel()
+    display.figure_.canvas.draw()
+
+
+def make(kind, model, X, **how):
+    data = (X,) if kind is FusedKernelDisplay else ()
+    return kind.from_estimator(model, *data, **how)
+
+
+@pytest.mark.parametrize("kind", DISPLAYS)
+def test_displays_of_an_estimator(kind, model, X):
+    drawn(make(kind, model, X))
+
+
+@pytest.mark.parametrize("kind", DISPLAYS)
+def test_displays_draw_into_given_axes(kind, model, X):
+    _, axes = plt.subplots(1, 2)
+    display = make(kind, model, X, ax=axes[1])
+    assert display.ax_ is axes[1]
+    display.plot(axes[0])
+    assert display.ax_ is axes[0]
+
+
+@pytest.mark.parametrize("kind", DISPLAYS)
+def test_an_estimator_must_be_fitted(kind, X):
+    with pytest.raises(InputError, match="fit the estimator"):
+        make(kind, GMKCF(3), X)
+
+
+def test_convergence_shows_every_restart(model):
+    one = ConvergenceDisplay.from_estimator(model)
+    shown = np.concatenate([line.get_ydata() for line in one.lines_])
+    assert model.objective_history_[-1] in shown
+    histories = [[9.0, 5, 4, 3.5], [9.0, 6, 5.5]]
+    two = ConvergenceDisplay(histories, best=0, converged=[True, False]).plot()
+    drawn(two)
+    assert [line.get_ydata().tolist() for line in two.lines_] == [[5, 4, 3.5], [6, 5.5]]
+    legend = [text.get_text() for text in two.ax_.get_legend().get_texts()]
+    assert legend == ["kept, 3.5", "1 other restart", "not converged"]
+    assert ConvergenceDisplay(histories).plot(start=True).lines_[0].get_ydata()[0] == 9
+    drawn(ConvergenceDisplay([[3.0]]).plot())
+
+
+def test_all_histories_of_restarts_are_shown_where_an_estimator_has_them():
+    class Run:
+        def __init__(self, history, converged):
+            self.history, self.converged, self.objective = history, converged, history[-1]
+
+    class Fitted:
+        objective_history_ = np.array([9, 3.0])
+        converged_ = True
+        runs_ = (Run((9.0, 4.0), False), Run((9.0, 3.0), True))
+        kernel_names_ = ("a", "b")
+        kernel_weights_ = np.array([0.3, 0.7])
+        weights_history_ = np.array([[0.5, 0.5], [0.3, 0.7]])
+
+    display = ConvergenceDisplay.from_estimator(Fitted())
+    assert (len(display.lines_), display.best) == (2, 1)
+    assert len(KernelWeightsDisplay.from_estimator(Fitted()).lines_) == 2
+
+
+def test_weights_are_bars_or_lines(model):
+    bars = KernelWeightsDisplay.from_estimator(model, kind="bars")
+    assert [bar.get_width() for bar in bars.bars_] == pytest.approx(model.kernel_weights_.tolist())
+    names = [label.get_text() for label in bars.ax_.get_yticklabels()]
+    assert names == list(model.kernel_names_)
+    history = np.array([[0.3, 0.3, 0.4], [0.2, 0.5, 0.3], [0.1, 0.6, 0.3]])
+    lines = KernelWeightsDisplay(FEW, history[-1], history).plot()
+    drawn(lines)
+    assert lines.bars_ is None
+    assert {line.get_label(): line.get_ydata()[-1] for line in lines.lines_} == dict(
+        zip(FEW, history[-1].tolist(), strict=True)
+    )
+    bare = KernelWeightsDisplay(FEW, history[-1], np.empty((0, 3)))
+    with pytest.raises(InputError, match="no history"):
+        bare.plot(kind="lines")
+    with pytest.raises(InputError, match="kind must be"):
+        bare.plot(kind="pie")
+
+
+def test_a_history_that_was_listened_to_can_be_drawn(X):
+    history = History()
+    model = GMKCF(3, kernels=FEW, max_iter=5, callbacks=[history], random_state=0).fit(X)
+    drawn(
+        KernelWeightsDisplay(model.kernel_names_, model.kernel_weights_, history.weights[0]).plot()
+    )
+
+
+def test_fused_kernel_means_are_those_of_the_kernel(rng):
+    A = rng.random((40, 5))
+    K = A @ A.T
+    model = KCF(3, kernel="precomputed", precision="float64", max_iter=5, random_state=0).fit(K)
+    display = FusedKernelDisplay.from_estimator(model, K)
+    drawn(display)
+    groups, clusters = grouped(model.labels_)
+    assert display.labels == tuple(clusters)
+    for i, rows in enumerate(groups):
+        for j, columns in enumerate(groups):
+            block = K[np.ix_(rows, columns)]
+            if i == j and len(rows) > 1:
+                block = block[~np.eye(len(rows), dtype=bool)]
+            assert display.means[i, j] == pytest.approx(block.mean(), rel=1e-6)
+
+
+def test_fused_kernel_on_a_store_is_that_in_memory(model, X, tmp_path):
+    how = {"kernels": FEW, "max_iter": 5, "random_state": 0, "block_size": 32}
+    stored = GMKCF(3, store=tmp_path / "s.zarr", **how).fit(X)
+    near = FusedKernelDisplay.from_estimator(GMKCF(3, **how).fit(X), X)
+    far = FusedKernelDisplay.from_estimator(stored, tmp_path / "s.zarr")
+    np.testing.assert_allclose(near.means, far.means, rtol=1e-5)
+    with pytest.raises(InputError, match="give what it was fitted to"):
+        FusedKernelDisplay.from_estimator(model, X[:50])
+
+
+def test_block_means_must_fit_their_groups():
+    drawn(FusedKernelDisplay.from_blocks([[1, 0], [0, 1]], [3, 5], [0, 1], colorbar=False))
+    for means, groups, labels in (([[1.0]], [1, 2], [0, 1]), ([[1.0]], [1], []), ([], [], [])):
+        with pytest.raises(InputError, match="do not fit"):
+            FusedKernelDisplay(means, groups, labels)
+
+
+def test_groups_are_whole_and_inside_clusters(rng):
+    labels = rng.integers(0, 5, 1000)
+    groups, clusters = grouped(labels, most=30)
+    assert sorted(np.concatenate(groups).tolist()) == list(range(1000))
+    assert clusters == sorted(clusters)
+    assert len(groups) <= 30 + 5
+    for group, cluster in zip(groups, clusters, strict=True):
+        assert set(labels[group].tolist()) == {cluster}
+
+
+def test_the_map_shows_every_sample_once(model, X):
+    display = EmbeddingDisplay.from_estimator(model)
+    assert sum(len(points.get_offsets()) for points in display.points_) == len(X)
+    assert len(display.points_) == len(set(model.labels_.tolist()))
+    assert "principal component of V" in display.ax_.get_xlabel()
+    spectral = KernelSpectralClustering(3, kernel="rbf_1", random_state=0).fit(X)
+    assert "embedding" in EmbeddingDisplay.from_estimator(spectral).ax_.get_xlabel()
+    with pytest.raises(InputError, match="no representation"):
+        EmbeddingDisplay.from_estimator(KernelKMeans(3, kernel="rbf_1", random_state=0).fit(X))
+    with pytest.raises(InputError, match="equally long"):
+        EmbeddingDisplay([1.0], [1.0, 2.0], [0])
+
+
+def test_the_plane_is_that_of_principal_components(rng):
+    from sklearn.decomposition import PCA
+
+    V = rng.random((50, 6))
+    plane, shares = principal_plane(V)
+    model = PCA(2).fit(V)
+    np.testing.assert_allclose(np.abs(plane), np.abs(model.transform(V)), atol=1e-9)
+    assert shares == pytest.approx(tuple(model.explained_variance_ratio_))
+    assert principal_plane(V[:, :1])[0].shape == (50, 2)
+    assert principal_plane(np.ones((5, 3)))[1] == (0.0, 0.0)
+
+
+def test_names_do_not_overlap(rng):
+    values = np.sort(rng.random(10))[::-1]
+    apart = spread_apart(values, 0.0, 1.0, 0.05)
+    assert (-np.diff(apart) >= 0.05 - 1e-12).all()
+    points = pushed_apart(np.full((6, 2), 0.5), [0.1] * 6, 0.05)
+    assert len({round(y, 6) for y in points[:, 1]}) == 6
+
+
+INSIGHT = {
+    "clusters": [{"label": c, "name": name} for c, name in enumerate(["$a_b$", "x" * 80, "c\nd"])],
+    "documents": {"labels": [0, 1, 2, 0], "x": [0.0, 1, 2, 3], "y": [1.0, 0, 1, 0]},
+    "kernels": {"names": ["a$", "b"], "weights": [0.4, 0.6], "history": [[0.5, 0.5], [0.4, 0.6]]},
+    "runs": [{"history": [3.0, 2.0], "converged": True}, {"history": [4.0], "converged": False}],
+    "best": 0,
+    "fused": {"groups": [2, 1, 1], "labels": [0, 1, 2], "means": np.eye(3).tolist()},
+}
+
+
+@pytest.mark.parametrize("kind", DISPLAYS)
+def test_displays_of_an_insight_and_of_its_file(kind, tmp_path):
+    drawn(kind.from_insight(INSIGHT))
+    (tmp_path / "insight.json").write_text(json.dumps(INSIGHT))
+    drawn(kind.from_run(tmp_path))
+    drawn(kind.from_run(str(tmp_path)))
+    drawn(kind.from_run(INSIGHT))
+
+
+@pytest.mark.parametrize("content", ["", "[1", "[]", "3", '{"runs": []}'])
+def test_a_damaged_insight_is_refused(tmp_path, content):
+    (tmp_path / "insight.json").write_text(content)
+    with pytest.raises(InputError, match=r"insight\.json"):
+        ConvergenceDisplay.from_run(tmp_path)
+
+
+def test_displays_of_a_run_that_has_no_insight(X, tmp_path):
+    from click.testing import CliRunner
+
+    from gmkcf_dask.cli import main
+
+    np.savez(tmp_path / "x.npz", X=X)
+    words = [
+        "run",
+        tmp_path / "x.npz",
+        "-k",
+        3,
+        "--out",
+        tmp_path / "r",
+        "--max-iter",
+        5,
+        "--quiet",
+    ]
+    words += ["--kernels", ",".join(FEW), "--cluster", "threads"]
+    assert CliRunner().invoke(main, [str(word) for word in words]).exit_code == 0
+    (tmp_path / "r" / "insight.json").unlink(missing_ok=True)
+    for kind in (ConvergenceDisplay, KernelWeightsDisplay, EmbeddingDisplay):
+        drawn(kind.from_run(tmp_path / "r"))
+    with pytest.raises(InputError, match=r"no insight\.json"):
+        FusedKernelDisplay.from_run(tmp_path / "r")
+    (tmp_path / "r" / "factors.npz").write_bytes(b"PK nonsense")
+    with pytest.raises(InputError, match="cannot read"):
+        EmbeddingDisplay.from_run(tmp_path / "r")
+    with pytest.raises(InputError, match="not a finished run"):
+        ConvergenceDisplay.from_run(tmp_path / "nowhere")
+
+
+def test_many_clusters_and_kernels_can_be_drawn(rng):
+    n, k = 400, 40
+    labels = rng.integers(0, k, n)
+    drawn(EmbeddingDisplay(rng.random(n), rng.random(n), labels).plot())
+    history = rng.dirichlet(np.ones(30), 9)
+    drawn(KernelWeightsDisplay([f"kernel {i}" for i in range(30)], history[-1], history).plot())
+    drawn(FusedKernelDisplay(np.eye(k), [2] * k, range(k)).plot())
+
+
+@pytest.mark.once
+def test_matplotlib_is_asked_for_only_when_something_is_drawn():
+    code = (
+        "import sys, gmkcf_dask\n"
+        "gmkcf_dask.ConvergenceDisplay([[2.0, 1.0]])\n"
+        "assert 'matplotlib' not in sys.modules\n"
+        "sys.modules['matplotlib'] = None\n"
+        "gmkcf_dask.ConvergenceDisplay([[2.0, 1.0]]).plot()\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert "InputError: pictures need Matplotlib: pip install 'gmkcf-dask[plot]'" in ran.stderr
