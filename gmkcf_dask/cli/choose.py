@@ -6,26 +6,28 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gmkcf_dask.cli.commands import _request, main
+from gmkcf_dask.cli.commands import main
 from gmkcf_dask.cli.options import (
     Location,
     cluster_options,
     force_option,
     kernel_options,
     open_place,
-    text_options,
 )
-from gmkcf_dask.cli.report import showing_notes, showing_progress
+from gmkcf_dask.cli.reading import request_of, text_options
 from gmkcf_dask.cli.signals import or_interrupt
+from gmkcf_dask.cli.watching import reading, showing_notes, tell, watch_options, watching
 from gmkcf_dask.errors import InputError
 
 SUGGESTION, PICTURE = "suggest_k.json", "suggest_k.png"
 MOST_KS = 1000
+_STAGES = ("reading", "statistics", "write", "suggest")
 
 
 @main.command("suggest-k")
@@ -53,6 +55,7 @@ MOST_KS = 1000
 @kernel_options
 @text_options
 @cluster_options
+@watch_options
 def suggest_k(
     given: str,
     ks: str,
@@ -77,6 +80,7 @@ def suggest_k(
         check_writable(out, "the suggestion")
     how: dict[str, Any] = {"n_restarts": restarts, "seed": seed, "weights": weights}
     found = _suggest(given, choice, store, how, options)
+    tell(**found.as_json())
     for line in found.lines():
         click.echo(line)
     if out is not None:
@@ -123,13 +127,13 @@ def _suggest(
         n = opened.n_samples
     else:
         with showing_notes():
-            request = _request(given, options)
+            request = reading(partial(request_of, given, options), *_STAGES)
         n = request.n_samples
     choice.check_samples(n)
     if request is not None and store is None:
-        with showing_notes(), showing_progress() as progress:
-            stack: Any = workflow.dense_kernels(request, progress)
-            return choosing.suggest(stack, choice.ks, listen=or_interrupt(progress), **how)
+        with showing_notes(), watching() as listen:
+            stack: Any = workflow.dense_kernels(request, listen)
+            return choosing.suggest(stack, choice.ks, listen=or_interrupt(listen), **how)
 
     def planned(place: Any) -> Any:
         if request is None:
@@ -139,16 +143,14 @@ def _suggest(
     with (
         open_place(n, options, check=planned) as resources,
         showing_notes(),
-        showing_progress() as progress,
+        watching(*_STAGES[-1:]) as listen,
     ):
         plan = planned(resources)
         if request is not None:
             assert store is not None
-            opened = workflow.build(
-                store, request, plan, resources, progress, force=options["force"]
-            )
+            opened = workflow.build(store, request, plan, resources, listen, force=options["force"])
         stack = workflow.stored_kernels(opened, plan, resources)
-        return choosing.suggest(stack, choice.ks, listen=or_interrupt(progress), **how)
+        return choosing.suggest(stack, choice.ks, listen=or_interrupt(listen), **how)
 
 
 def _learned_weights(run: Path) -> Mapping[str, float]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gmkcf_dask.choosing import DEFAULT_KS, RESTARTS, Choice, suggest
+from gmkcf_dask.corpus import TextOptions
 from gmkcf_dask.estimators.base import _listeners, seed_of
 from gmkcf_dask.estimators.models import GMKCF
 from gmkcf_dask.events import Event
@@ -18,6 +19,7 @@ def suggest_k(
     ks: Iterable[int] = DEFAULT_KS,
     *,
     n_restarts: int = RESTARTS,
+    text: TextOptions | None = None,
     kernels: Any = "paper12",
     kernel_weights: Mapping[str, float] | None = None,
     normalization: str = "unit",
@@ -40,12 +42,14 @@ def suggest_k(
 
     Parameters
     ----------
-    X : array or sparse matrix of shape (n_samples, n_features), or a store
+    X : array or sparse matrix of shape (n_samples, n_features), texts, or a store
         What `GMKCF.fit` takes.
     ks : iterable of int, default=range(2, 16)
         The numbers to choose from, at least two. The default ends below the number of samples.
     n_restarts : int, default=5
         Runs for every k, at least 2.
+    text : TextOptions, optional
+        How texts become features.
     kernels : str, list or "precomputed", default="paper12"
     kernel_weights : mapping of str to float, optional
         Weights that GMKCF learned, by kernel name; the mean of all kernels is used without them.
@@ -72,6 +76,7 @@ def suggest_k(
     seed = seed_of(random_state)
     choice = Choice(ks)
     model = GMKCF(
+        text=text,
         kernels=kernels,
         normalization=normalization,
         scaling=scaling,
