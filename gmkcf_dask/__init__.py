@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         KernelKMeans,
         KernelSpectralClustering,
         RobustMultipleKernelKMeans,
+        load,
     )
     from gmkcf_dask.estimators.choose import suggest_k
     from gmkcf_dask.events import IterationDone, StageProgress
@@ -46,6 +47,7 @@ _HOME = {
     "KernelKMeans": "estimators",
     "KernelSpectralClustering": "estimators",
     "RobustMultipleKernelKMeans": "estimators",
+    "load": "estimators",
     "Corpus": "corpus",
     "TextOptions": "corpus",
     "read_corpus": "corpus",
@@ -95,6 +97,7 @@ __all__ = [
     "StageProgress",
     "TextOptions",
     "TiledKernels",
+    "load",
     "make_plan",
     "read_corpus",
     "scores",

@@ -58,6 +58,10 @@ class StoreGoneError(DamagedStoreError):
     """A store was removed or replaced by another one while it was used."""
 
 
+class DamagedModelError(DamagedStoreError):
+    """Part of a saved model is missing, unreadable, or not what was written."""
+
+
 class StoreBusyError(StoreError):
     """Somebody else writes into the store, or was killed while doing so."""
 

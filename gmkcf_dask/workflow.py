@@ -24,7 +24,7 @@ from gmkcf_dask.engine.tiles import MemoryTiles
 from gmkcf_dask.errors import HopelessInputError, PlanRefused, StoreError
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.files import free_bytes, is_link
-from gmkcf_dask.kernels.build import build_store, build_tiles, find_store
+from gmkcf_dask.kernels.build import Tell, build_store, build_tiles, find_store, tell_nobody
 from gmkcf_dask.kernels.lease import writing
 from gmkcf_dask.kernels.magnitudes import LARGEST_TRACE, SMALLEST_DIAGONAL
 from gmkcf_dask.kernels.manifest import is_own_format, package_versions
@@ -205,7 +205,9 @@ def _on_machine(plan: Plan, resources: Resources) -> Plan:
     return plan
 
 
-def dense_kernels(request: KernelRequest, listen: Listener = ignore) -> DenseKernels:
+def dense_kernels(
+    request: KernelRequest, listen: Listener = ignore, tell: Tell = tell_nobody
+) -> DenseKernels:
     """Kernels in the memory of this process, refused where they do not fit."""
     tiling = Tiling(request.n_samples, request.block or DEFAULT_BLOCK)
     need = tiled_bytes(tiling, len(request.specs), request.precision)
@@ -217,7 +219,7 @@ def dense_kernels(request: KernelRequest, listen: Listener = ignore) -> DenseKer
             "to work out of core"
         )
     with one_blas_thread():
-        stacks = build_tiles(request, tiling.block, listen)
+        stacks = build_tiles(request, tiling.block, listen, tell)
     names = [spec.name for spec in request.specs]
     each = tuple(range(len(names)))
     return DenseKernels(MemoryTiles(stacks, tiling, CODE_SCALE[request.precision], each), names)

@@ -24,13 +24,13 @@ def read_npy(path: Path) -> AnyArray:
         return npy.read_array(file, allow_pickle=False)
 
 
-def npz_names(path: Path) -> list[str]:
+def npz_names(path: Path | IO[bytes]) -> list[str]:
     """Names of the arrays in an .npz file."""
     with zipfile.ZipFile(path) as archive:
         return [name.removesuffix(".npy") for name in archive.namelist()]
 
 
-def read_npz(path: Path, names: tuple[str, ...]) -> dict[str, AnyArray]:
+def read_npz(path: Path | IO[bytes], names: tuple[str, ...]) -> dict[str, AnyArray]:
     """The arrays of these names, as far as the file has them.
 
     A member is unpacked only as far as the archive's directory says (zipfile stops there), so that

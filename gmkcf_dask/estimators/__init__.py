@@ -8,6 +8,7 @@ from gmkcf_dask.estimators.models import (
     KernelSpectralClustering,
     RobustMultipleKernelKMeans,
 )
+from gmkcf_dask.estimators.prediction import load
 
 __all__ = [
     "GMKCF",
@@ -16,4 +17,5 @@ __all__ = [
     "KernelKMeans",
     "KernelSpectralClustering",
     "RobustMultipleKernelKMeans",
+    "load",
 ]

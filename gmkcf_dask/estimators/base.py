@@ -35,7 +35,12 @@ from gmkcf_dask.events import Event, Listener
 from gmkcf_dask.files import check_writable
 from gmkcf_dask.kernels.lease import owning
 from gmkcf_dask.kernels.request import KernelRequest
-from gmkcf_dask.kernels.specs import precomputed_specs, resolve_kernels
+from gmkcf_dask.kernels.specs import (
+    FunctionKernel,
+    KernelSpec,
+    precomputed_specs,
+    resolve_kernels,
+)
 from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.locations import is_location, location
 from gmkcf_dask.methods.base import Method
@@ -47,6 +52,8 @@ from gmkcf_dask.results.checkpoints import (
     open_checkpoints,
     remove_checkpoints,
 )
+from gmkcf_dask.results.model import Model
+from gmkcf_dask.results.training import Training, training_of_request, training_of_store
 from gmkcf_dask.workflow import (
     build,
     dense_kernels,
@@ -121,6 +128,17 @@ ATTRIBUTES = """
         How texts became features: `reading_.transform(texts, terms_)` does the same to others."""
 
 
+_SHOWN = {
+    "U": "U_",
+    "V": "V_",
+    "embedding": "embedding_",
+    "eigenvalues": "eigenvalues_",
+    "centres": "cluster_centers_",
+}
+"""Factors that are attributes, and their names."""
+_SAVED = ("normalization", "scaling", "precision", "block_size")
+
+
 @dataclass(eq=False, repr=False)
 class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
     """What all estimators have in common. Fields are the parameters scikit-learn sees."""
@@ -183,9 +201,9 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
         seed = seed_of(self.random_state)
         self._check_types()
         self._check_checkpoints(resume=resume)
-        listen, close = _listeners(callbacks_of(self), self.verbose)
+        listen, close = listeners(callbacks_of(self), self.verbose)
         try:
-            stack, identity = self._stack(X, method, listen)
+            stack, identity, training = self._stack(X, method, listen)
             kernels = [self._used_kernel(stack.names)]
             if self.checkpoint_dir is None:
                 (found,) = workflow.fit(stack, method, [seed], kernels, listen)
@@ -201,6 +219,13 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
                     remove_checkpoints(folder)
         finally:
             close()
+        self._keep(Model(method, found, training(), self._kernel_parameters()))
+        return self
+
+    def _keep(self, model: Model) -> None:
+        """Show what came out of a fit, this one or that of a saved model."""
+        found = model.found
+        self._model = model
         self.labels_ = found.labels
         self.kernel_weights_ = found.weights
         self.kernel_names_ = found.kernel_names
@@ -208,24 +233,41 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
         self.n_iter_ = found.n_iter
         self.converged_ = found.converged
         self.runs_ = found.runs
-        for name, values in found.factors.items():
-            setattr(self, f"{name}_", values)
-        return self
+        for factor, name in _SHOWN.items():
+            self.__dict__.pop(name, None)  # of an earlier fit
+            if factor in found.factors:
+                setattr(self, name, found.factors[factor])
+
+    def _kernel_parameters(self) -> dict[str, Any]:
+        """The parameters that a saved model keeps beside those of its method."""
+        kept: dict[str, Any] = {name: getattr(self, name) for name in _SAVED}
+        for name in ("kernels", "kernel"):
+            asked = getattr(self, name, None)
+            if asked is not None:
+                specs = () if isinstance(asked, str) else resolve_kernels(asked)
+                kept[name] = [spec.name for spec in specs] or asked
+        whole = isinstance(self.random_state, numbers.Integral)
+        kept["random_state"] = int(self.random_state) if whole else None
+        return kept
 
     def _stack(
         self, X: Any, method: Method, listen: Listener
-    ) -> tuple[KernelStack, Callable[[], dict[str, Any]]]:
-        """The kernels, and what tells them from others."""
+    ) -> tuple[KernelStack, Callable[[], dict[str, Any]], Callable[[], Training]]:
+        """The kernels, what tells them from others, and what new samples are compared with."""
         if is_location(X):
             X = KernelStore.open(X)
         if isinstance(X, KernelStore):
             method.check_samples(X.n_samples)
             self._refuse_other_parameters(X)
-            self.__dict__.pop("n_features_in_", None)  # of an earlier fit on features
+            for name in ("n_features_in_", "feature_names_in_"):  # of an earlier fit on features
+                self.__dict__.pop(name, None)
+            if X.manifest.n_features:
+                self.n_features_in_ = X.manifest.n_features
             self.terms_, self.reading_ = X.strings("terms"), X.reading()
             resources = self._resources()
             plan = store_plan(X, method.n_clusters, resources)
-            return stored_kernels(X, plan, resources), partial(store_identity, X)
+            training = partial(training_of_store, X, self._own_functions())
+            return stored_kernels(X, plan, resources), partial(store_identity, X), training
         request = self._request(X)
         method.check_samples(request.n_samples)
         if self.store is None:
@@ -235,12 +277,21 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
                     DataWarning,
                     stacklevel=3,
                 )
-            dense = dense_kernels(request, listen)
-            return dense, partial(request_identity, request, dense.block_size)
+            resolved: list[Any] = []
+            dense = dense_kernels(request, listen, lambda *found: resolved.extend(found))
+            identity = partial(request_identity, request, dense.block_size)
+            return dense, identity, lambda: training_of_request(request, *resolved)
         resources, path = self._resources(), location(self.store)
         plan = request_plan(request, method.n_clusters, resources, path)
         store = build(path, request, plan, resources, listen)
-        return stored_kernels(store, plan, resources), partial(store_identity, store)
+        training = partial(training_of_store, store, request.specs)
+        return stored_kernels(store, plan, resources), partial(store_identity, store), training
+
+    def _own_functions(self) -> tuple[KernelSpec, ...]:
+        """Kernel functions among the parameters: a store knows them by their names only."""
+        asked = getattr(self, "kernels", None) or getattr(self, "kernel", None)
+        specs = () if isinstance(asked, str) else resolve_kernels(asked)
+        return tuple(spec for spec in specs if isinstance(spec, FunctionKernel))
 
     def _check_types(self) -> None:
         if not (self.store is None or is_location(self.store)):
@@ -334,7 +385,9 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
             return corpus
         features = as_features(X)
         validate_data(self, X, skip_check_array=True)  # only notes names and number of columns
-        return Corpus(features, tuple(str(i) for i in range(features.shape[0])))
+        ids = tuple(str(i) for i in range(features.shape[0]))
+        names = getattr(self, "feature_names_in_", None)
+        return Corpus(features, ids, terms=None if names is None else tuple(map(str, names)))
 
     def _resources(self) -> Resources:
         client = self.client if self.client is not None else _current_client()
@@ -375,9 +428,10 @@ def _current_client() -> Any:
         return None
 
 
-def _listeners(
+def listeners(
     callbacks: Sequence[Callable[[Event], object]] | None, verbose: int
 ) -> tuple[Listener, Callable[[], None]]:
+    """One listener for all who want to hear, and what to call when there is no more to hear."""
     progress = Progress(enabled=bool(verbose))
     heard: list[Listener] = [*(callbacks or ()), progress]
 

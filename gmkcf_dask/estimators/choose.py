@@ -8,7 +8,7 @@ from typing import Any
 
 from gmkcf_dask.choosing import DEFAULT_KS, RESTARTS, Choice, suggest
 from gmkcf_dask.corpus import TextOptions
-from gmkcf_dask.estimators.base import _listeners, seed_of
+from gmkcf_dask.estimators.base import listeners, seed_of
 from gmkcf_dask.estimators.models import GMKCF
 from gmkcf_dask.events import Event
 from gmkcf_dask.methods.choose_k import KSuggestion
@@ -87,9 +87,9 @@ def suggest_k(
         callbacks=callbacks,
     )
     model._check_types()
-    listen, close = _listeners(callbacks, verbose)
+    listen, close = listeners(callbacks, verbose)
     try:
-        stack, _ = model._stack(X, choice, listen)
+        stack, _, _ = model._stack(X, choice, listen)
         return suggest(
             stack,
             choice.ks,

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
-
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.estimators.base import ATTRIBUTES, KERNEL, KERNELS, PARAMETERS, KernelClusterer
+from gmkcf_dask.estimators.prediction import Lasting, Predicting, Transductive
 from gmkcf_dask.kernels.specs import resolve_kernels
 from gmkcf_dask.methods.base import MEAN
 
@@ -36,15 +34,19 @@ FACTORIZATION = """
 
 FACTORS = """
     U_, V_ : ndarray, shape (n_samples, n_clusters)
-        Factors, columns scaled so that diag(UᵀK_wU) = 1. Rows of V_ are the new representation."""
+        Factors, columns scaled so that diag(UᵀK_wU) = 1. Rows of V_ are the new representation.
+    cluster_centers_ : ndarray, shape (n_clusters, n_clusters)
+        Centres of the K-means on the rows of V_."""
 
 EMBEDDING = """
     embedding_ : ndarray, shape (n_samples, n_clusters)
-        Eigenvectors, rows at unit length."""
+        Eigenvectors, rows at unit length.
+    cluster_centers_ : ndarray, shape (n_clusters, n_clusters)
+        Centres of the K-means on these rows."""
 
 
 @dataclass(eq=False, repr=False)
-class MultipleKernelClusterer(KernelClusterer):
+class MultipleKernelClusterer(Lasting):
     """Uses all kernels at once."""
 
     _: KW_ONLY
@@ -63,7 +65,7 @@ class MultipleKernelClusterer(KernelClusterer):
 
 
 @dataclass(eq=False, repr=False)
-class SingleKernelClusterer(KernelClusterer):
+class SingleKernelClusterer(Lasting):
     """Uses one kernel, or the mean of several."""
 
     _: KW_ONLY
@@ -90,7 +92,7 @@ class SingleKernelClusterer(KernelClusterer):
 
 
 @dataclass(eq=False, repr=False)
-class Factorization(KernelClusterer):
+class Factorization(Predicting):
     """Learns U and V."""
 
     _: KW_ONLY
@@ -103,14 +105,9 @@ class Factorization(KernelClusterer):
     tol: float = 1e-5
     solver: str = "paper"
 
-    def fit_transform(self, X: Any, y: object = None) -> npt.NDArray[np.float64]:
-        """Fit, and return the new representation V, shape (n_samples, n_clusters)."""
-        V: npt.NDArray[np.float64] = self.fit(X, y).V_
-        return V
-
 
 @dataclass(eq=False, repr=False)
-class GMKCF(MultipleKernelClusterer, Factorization):
+class GMKCF(Factorization, MultipleKernelClusterer):
     __doc__ = f"""Multiple-kernel concept factorization with learned kernel weights.
 
     Minimises Σ w_i² e_i(U, V) over non-negative U, V and weights w on the simplex, where e_i is the
@@ -144,7 +141,7 @@ class GMKCF(MultipleKernelClusterer, Factorization):
 
 
 @dataclass(eq=False, repr=False)
-class KCF(SingleKernelClusterer, Factorization):
+class KCF(Factorization, SingleKernelClusterer):
     __doc__ = f"""Concept factorization with one kernel, or with the equal-weight mean of several.
 
     With kernel="linear" this is plain concept factorization (CF).
@@ -172,7 +169,7 @@ class KCF(SingleKernelClusterer, Factorization):
 
 
 @dataclass(eq=False, repr=False)
-class KernelKMeans(SingleKernelClusterer):
+class KernelKMeans(Predicting, SingleKernelClusterer):
     __doc__ = f"""Kernel k-means with one kernel, or with the equal-weight mean of several.
 
     Starts from k random samples; a cluster that loses all its samples takes the farthest one.
@@ -208,7 +205,7 @@ class KernelKMeans(SingleKernelClusterer):
 
 
 @dataclass(eq=False, repr=False)
-class KernelSpectralClustering(SingleKernelClusterer):
+class KernelSpectralClustering(Predicting, SingleKernelClusterer):
     __doc__ = f"""Spectral clustering with one kernel, or with the equal-weight mean of several.
 
     Eigenvectors come from products with the kernel alone, at most 61 of them, so a kernel that does
@@ -244,7 +241,7 @@ class KernelSpectralClustering(SingleKernelClusterer):
 
 
 @dataclass(eq=False, repr=False)
-class CoregSpectralClustering(MultipleKernelClusterer):
+class CoregSpectralClustering(Transductive, MultipleKernelClusterer):
     __doc__ = f"""Co-regularised spectral clustering of several kernels, centroid form.
 
     Every kernel has its own eigenvectors, drawn towards a common set, which is clustered.
@@ -284,7 +281,7 @@ class CoregSpectralClustering(MultipleKernelClusterer):
 
 
 @dataclass(eq=False, repr=False)
-class RobustMultipleKernelKMeans(MultipleKernelClusterer):
+class RobustMultipleKernelKMeans(Predicting, MultipleKernelClusterer):
     __doc__ = f"""Multiple-kernel k-means with learned weights and the ℓ2,1 norm.
 
     Distances count by their root, so that samples far from every centre weigh less.
@@ -331,3 +328,17 @@ class RobustMultipleKernelKMeans(MultipleKernelClusterer):
     n_init: int = 1
     max_iter: int = 50
     inner_iter: int = 30
+
+
+ESTIMATORS: dict[str, type[KernelClusterer]] = {
+    estimator.method_name: estimator
+    for estimator in (
+        GMKCF,
+        KCF,
+        KernelKMeans,
+        KernelSpectralClustering,
+        CoregSpectralClustering,
+        RobustMultipleKernelKMeans,
+    )
+}
+"""By the name of the method each stands for."""

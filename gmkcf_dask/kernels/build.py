@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gmkcf_dask.blas import on_cores
+from gmkcf_dask.corpus.model import Floats
 from gmkcf_dask.errors import (
     BlindWorkersError,
     DamagedStoreError,
@@ -41,7 +42,7 @@ from gmkcf_dask.kernels.request import KernelRequest
 from gmkcf_dask.kernels.statistics import Gathered, resolve, run_here
 from gmkcf_dask.kernels.store import KernelStore, delete_store, is_store, records
 from gmkcf_dask.kernels.tasks import batches, run_tasks, tiles_per_build_task
-from gmkcf_dask.kernels.tiles import CODE_SCALE, STORED_DTYPE, stored_tiles
+from gmkcf_dask.kernels.tiles import CODE_SCALE, STORED_DTYPE, ResolvedKernel, stored_tiles
 from gmkcf_dask.kernels.writing import (
     WriteTiles,
     diagonal_from_tiles,
@@ -55,10 +56,19 @@ from gmkcf_dask.security import refuse_link
 _SECONDS_BETWEEN_MANIFESTS = 2.0
 
 
+Tell = Callable[[tuple[ResolvedKernel, ...], dict[str, Floats]], object]
+
+
+def tell_nobody(kernels: tuple[ResolvedKernel, ...], norms: dict[str, Floats]) -> None:
+    """Of those who want nothing but tiles."""
+
+
 def build_tiles(
-    request: KernelRequest, block: int, listen: Listener = ignore
+    request: KernelRequest, block: int, listen: Listener = ignore, tell: Tell = tell_nobody
 ) -> tuple[npt.NDArray[Any], ...]:
     """The tiles of every kernel, in this process, as they would be stored.
+
+    `tell` is told what was found on the way: the kernels' statistics, and the norms of samples.
 
     Returns
     -------
@@ -88,6 +98,7 @@ def build_tiles(
         return stack
 
     kernels, norms = resolve(request.kernels, features, tiling, sweep)
+    tell(kernels, norms)
     return tuple(on_cores(lambda: make, everything))
 
 

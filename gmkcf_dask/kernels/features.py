@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -67,6 +67,9 @@ STRIP_ENTRIES = 1 << 16
 class PairTile:
     """All a kernel can want to know about samples I × samples J; computed once, on demand."""
 
+    bounded: ClassVar[bool] = True
+    """Whether values lie in the ranges found, those of the samples that ranges were taken from."""
+
     features: Features
     rows: slice
     cols: slice
@@ -82,8 +85,7 @@ class PairTile:
             return
         for first in range(0, self.shape[0], height):
             part = slice(first, min(first + height, self.shape[0]))
-            start = self.rows.start
-            strip = PairTile(self.features, slice(start + part.start, start + part.stop), self.cols)
+            strip = self.part(part)
             G, sq_rows, sq_cols = self.inner
             strip.__dict__.update(
                 gram=self.gram[part],
@@ -92,6 +94,15 @@ class PairTile:
                 inner=(G[part], sq_rows[part], sq_cols),
             )
             yield strip
+
+    def part(self, rows: slice) -> PairTile:
+        """Some of the rows, counted from the first of the tile."""
+        start = self.rows.start
+        return replace(self, rows=slice(start + rows.start, start + rows.stop))
+
+    def norms_of(self, kernel: str, norms: Mapping[str, Floats]) -> tuple[Floats, Floats]:
+        """What normalisation divides the row and the column samples by."""
+        return norms[kernel][self.rows], norms[kernel][self.cols]
 
     def corner(self, size: int = 256) -> PairTile:
         """At most so many rows and columns of the far corner: few of these samples are the same."""

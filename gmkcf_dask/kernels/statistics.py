@@ -238,7 +238,7 @@ def _unit_norms(kernels: Kernels, features: Features, tiling: Tiling) -> dict[st
         for i in range(tiling.n_blocks):
             where = tiling.rows(i)
             diagonal[where] = np.diagonal(_diagonal_block(kernel, features, where))
-        _refuse_negative(diagonal, kernel.spec, "k(x,x)")
+        refuse_negative(diagonal, kernel.spec, "k(x,x)")
         norms[kernel.name] = diagonal
     return norms
 
@@ -252,14 +252,15 @@ def _checked_row_sums(kernels: Kernels, sums: Floats) -> dict[str, Floats]:
     norms = {}
     for kernel, row_sums in zip(kernels, sums, strict=True):
         if kernel.normalization == "degree":
-            _refuse_negative(row_sums, kernel.spec, "row sum")
+            refuse_negative(row_sums, kernel.spec, "row sum")
             norms[kernel.name] = row_sums
     return norms
 
 
-def _refuse_negative(values: Floats, spec: KernelSpec, what: str) -> None:
+def refuse_negative(values: Floats, spec: KernelSpec, what: str, first: int = 0) -> None:
+    """Refuse norms without a root; `first` is the number of the first sample."""
     if not np.isfinite(values).all():
-        row = int(np.argmin(np.isfinite(values)))
+        row = first + int(np.argmin(np.isfinite(values)))
         raise InputError(
             f"kernel {spec.name} cannot be normalised: its {what} is not finite at sample {row}; "
             "scale the features down"
@@ -268,5 +269,5 @@ def _refuse_negative(values: Floats, spec: KernelSpec, what: str) -> None:
         row = int(values.argmin())
         raise InputError(
             f"kernel {spec.name} cannot be normalised: its {what} is {values[row]:.3g} at sample "
-            f"{row}; use normalization none for it"
+            f"{first + row}; use normalization none for it"
         )

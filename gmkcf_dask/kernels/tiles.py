@@ -155,8 +155,7 @@ def normalized_values(
         return tile.unit_products(0.0).copy(), tile.sq_rows > 0, tile.sq_cols > 0
     values = raw_values(kernel, tile)
     if kernel.needs_norms:
-        norm = norms[kernel.name]
-        norm_rows, norm_cols = norm[tile.rows], norm[tile.cols]
+        norm_rows, norm_cols = tile.norms_of(kernel.name, norms)
         values = divide_by_roots(values, norm_rows, norm_cols)
         return values, norm_rows > 0, norm_cols > 0
     if isinstance(spec, Cosine):
@@ -184,7 +183,7 @@ def _final_values(kernel: ResolvedKernel, tile: PairTile, norms: Norms) -> Float
     else:
         values, valid_rows, valid_cols = normalized_values(kernel, tile, norms)
         if kernel.scaling == "minmax":
-            values = _min_max(values, kernel)
+            values = _min_max(values, kernel, clip=tile.bounded)
     if not (valid_rows.all() and valid_cols.all()):
         values[~valid_rows] = 0.0
         values[:, ~valid_cols] = 0.0
@@ -249,10 +248,10 @@ def _scaled_rbf(kernel: ResolvedKernel, tile: PairTile) -> Floats:
     np.expm1(values, out=values)
     values /= span
     values += 1.0  # expm1 is never above 0, so this is never above 1
-    return np.maximum(values, 0.0, out=values)
+    return np.maximum(values, 0.0, out=values) if tile.bounded else values
 
 
-def _min_max(values: Floats, kernel: ResolvedKernel) -> Floats:
+def _min_max(values: Floats, kernel: ResolvedKernel, *, clip: bool) -> Floats:
     assert kernel.minimum is not None
     assert kernel.maximum is not None
     span = kernel.maximum - kernel.minimum
@@ -260,7 +259,7 @@ def _min_max(values: Floats, kernel: ResolvedKernel) -> Floats:
         return np.ones_like(values)  # a constant kernel, but for rounding
     values -= kernel.minimum
     values /= span
-    return np.asarray(np.clip(values, 0.0, 1.0, out=values))
+    return np.asarray(np.clip(values, 0.0, 1.0, out=values)) if clip else values
 
 
 def _power(values: Floats, b: int) -> Floats:

@@ -86,8 +86,11 @@ class Clustering:
         Every restart, in order.
     seed : int
     factors : mapping of str to ndarray
-        U and V of a factorization, shape (n, k), scaled so that diag(UᵀK_wU) = 1; or the
-        `embedding` and `eigenvalues` of spectral clustering; or nothing.
+        What the labels came from and new samples are placed with. U and V of a factorization,
+        shape (n, k), scaled so that diag(UᵀK_wU) = 1, and `UtKU`, that matrix, (k, k); or the
+        `embedding`, `eigenvalues` and `extension` of spectral clustering; with either the K-means
+        `centres` in that representation, (k, r). Or the centres `C` of kernel k-means as weights
+        of samples, (n, k), with `norms` and `fused_weights`; see `partition.Partition`.
     kernel : str or None
         The one kernel that was used, or "mean"; None where all were.
     weights_history : ndarray, shape (n_iter + 1, m)

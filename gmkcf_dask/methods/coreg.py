@@ -20,7 +20,7 @@ import numpy as np
 from gmkcf_dask.blas import one_blas_thread
 from gmkcf_dask.engine.operators import KernelStack
 from gmkcf_dask.events import IterationDone, Listener, ignore
-from gmkcf_dask.methods.assign import kmeans_labels
+from gmkcf_dask.methods.assign import kmeans
 from gmkcf_dask.methods.base import (
     Clustering,
     Floats,
@@ -77,17 +77,18 @@ class Coreg(MultipleKernelMethod):
         m, rows = len(stack.names), unit_rows(found.vectors)
         return [
             Clustering(
-                kmeans_labels(rows, self.n_clusters, seed),
+                labels,
                 np.full(m, 1.0 / m),
                 stack.names,
                 found.history,
                 found.converged,
                 (RunSummary.of(found),),
                 seed,
-                {"embedding": rows},
+                {"embedding": rows, "centres": centres},
                 weights_history=no_weights(m),
             )
             for seed in seeds
+            for labels, centres in [kmeans(rows, self.n_clusters, seed)]
         ]
 
 

@@ -101,6 +101,8 @@ class Factorization:
     converged : bool
     weights_history : ndarray, shape (n_iter + 1, m)
         w of the start, then after every iteration; shape (0, m) where it stays.
+    UtKU : ndarray, shape (k, k), or None
+        UᵀK_wU, once the run is finished.
     """
 
     U: Floats
@@ -109,6 +111,7 @@ class Factorization:
     history: tuple[float, ...]
     converged: bool
     weights_history: Floats = field(default_factory=partial(no_weights, 0))
+    UtKU: Floats | None = None
 
     def __post_init__(self) -> None:
         refuse_nonfinite(U=self.U, V=self.V)
@@ -122,7 +125,7 @@ class Factorization:
         return self.history[-1]
 
 
-def factorization_form(n: int, k: int, m: int) -> Form:
+def factorization_form(n: int, k: int, m: int, *, finished: bool) -> Form:
     """Of a `Factorization` in a checkpoint."""
     factor = forms.floats(n, k)
     fields = forms.fields(
@@ -132,8 +135,13 @@ def factorization_form(n: int, k: int, m: int) -> Form:
         history=forms.history,
         converged=forms.truth,
         weights_history=forms.weights_history(m),
+        UtKU=forms.any_floats(k, k) if finished else _none,
     )
     return forms.as_long_as_the_history(fields)
+
+
+def _none(value: object) -> bool:
+    return value is None
 
 
 def iterate_form(n: int, k: int) -> Form:
@@ -341,4 +349,10 @@ def finish(run: Factorization, KU: Floats, *, polish: bool) -> Factorization:
             stacklevel=3,
         )
     s = updates.column_scale(UtKU)
-    return replace(run, U=run.U / s, V=V * s)
+    return replace(run, U=run.U / s, V=V * s, UtKU=UtKU / np.outer(s, s))
+
+
+def factors_of(run: Factorization, centres: Floats) -> dict[str, Floats]:
+    """What a finished run leaves: its factors, and all that a new sample is placed with."""
+    assert run.UtKU is not None
+    return {"U": run.U, "V": run.V, "UtKU": run.UtKU, "centres": centres}

@@ -24,7 +24,7 @@ from gmkcf_dask.errors import NumericsWarning
 from gmkcf_dask.events import IterationDone, Listener, StageProgress, ignore
 from gmkcf_dask.methods import forms, updates
 from gmkcf_dask.methods.accelerate import WeightStep, iterate
-from gmkcf_dask.methods.assign import kmeans_labels
+from gmkcf_dask.methods.assign import kmeans
 from gmkcf_dask.methods.base import (
     Clustering,
     MultipleKernelMethod,
@@ -40,6 +40,7 @@ from gmkcf_dask.methods.factorize import (
     SolverOptions,
     begin,
     factorization_form,
+    factors_of,
     finish,
     has_risen,
     refuse_negative,
@@ -74,8 +75,9 @@ class Gmkcf(SolverOptions, MultipleKernelMethod):
         found: list[Clustering] = []
         for seed in seeds:
             if found and not self.seeded:  # only K-means differs
-                labels = kmeans_labels(found[0].V, self.n_clusters, seed)
-                found.append(replace(found[0], labels=labels, seed=seed))
+                labels, centres = kmeans(found[0].V, self.n_clusters, seed)
+                factors = {**found[0].factors, "centres": centres}
+                found.append(replace(found[0], labels=labels, seed=seed, factors=factors))
             else:
                 found.append(self._fit_seed(stack, seed, listen, checkpoints))
         return found
@@ -89,21 +91,22 @@ class Gmkcf(SolverOptions, MultipleKernelMethod):
         starts = self.starts(stack.n_samples, seed)
         with one_blas_thread():
             n, k, m = stack.n_samples, self.n_clusters, len(stack.names)
-            kinds = _state_form(n, k, stack.names), factorization_form(n, k, m)
+            kinds = _state_form(n, k, stack.names), factorization_form(n, k, m, finished=False)
             best, runs = best_restart(starts, run, Factorization, checkpoints, *kinds)
             KU = stack.fuse(best.w**2, keep=False).matmul(best.U)
             done = finish(best, KU, polish=self.polish)
         warn_if_one_kernel_has_it_all(stack.names, done.w, "GMKCF")
         listen(StageProgress("k-means", 0, 1, unit="clusterings"))
+        labels, centres = kmeans(done.V, self.n_clusters, seed)
         return Clustering(
-            kmeans_labels(done.V, self.n_clusters, seed),
+            labels,
             done.w,
             stack.names,
             done.history,
             done.converged,
             runs,
             seed,
-            {"U": done.U, "V": done.V},
+            factors_of(done, centres),
             weights_history=done.weights_history,
         )
 

@@ -13,7 +13,7 @@ from gmkcf_dask.engine.operators import FusedKernel
 from gmkcf_dask.events import IterationDone, Listener, ignore
 from gmkcf_dask.methods import forms
 from gmkcf_dask.methods.accelerate import iterate
-from gmkcf_dask.methods.assign import kmeans_labels
+from gmkcf_dask.methods.assign import kmeans
 from gmkcf_dask.methods.base import Labels, SingleKernelMethod, no_weights
 from gmkcf_dask.methods.checkpoints import FRESH, Turn
 from gmkcf_dask.methods.factorize import (
@@ -23,6 +23,7 @@ from gmkcf_dask.methods.factorize import (
     SolverOptions,
     begin,
     factorization_form,
+    factors_of,
     finish,
     has_risen,
     iterate_form,
@@ -61,10 +62,11 @@ class Kcf(SolverOptions, SingleKernelMethod[Start | None, Factorization]):
     def forms(self, n: int, m: int) -> tuple[Form, Form]:
         k = self.n_clusters
         running = forms.fields(at=iterate_form(n, k), history=forms.history)
-        return running, factorization_form(n, k, m)
+        return running, factorization_form(n, k, m, finished=True)
 
     def conclude(self, run: Factorization, seed: int) -> tuple[Labels, dict[str, Floats]]:
-        return kmeans_labels(run.V, self.n_clusters, seed), {"U": run.U, "V": run.V}
+        labels, centres = kmeans(run.V, self.n_clusters, seed)
+        return labels, factors_of(run, centres)
 
 
 def kcf(

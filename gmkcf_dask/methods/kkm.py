@@ -26,6 +26,7 @@ from gmkcf_dask.methods.forms import Form
 from gmkcf_dask.methods.partition import (
     Partition,
     assign,
+    centre_norms,
     distances,
     indicator,
     partition_form,
@@ -72,8 +73,10 @@ class Kkm(SingleKernelMethod[Floats, Partition]):
         C, k, diagonal = start, self.n_clusters, kernel.diagonal()
         labels: Labels | None = None
         history: list[float] = []
+        assigned: tuple[Floats, Floats] | None = None  # centres of the last labels, and norms
         if turn.resumed is not None:
             labels, history = turn.resumed["labels"], list(turn.resumed["history"])
+            assigned = turn.resumed["C"], turn.resumed["norms"]
             C = indicator(turn.resumed["labels"], k)
         converged = risen = False
         for iteration in range(len(history), self.max_iter + 1):
@@ -93,12 +96,14 @@ class Kkm(SingleKernelMethod[Floats, Partition]):
                     )
                 )
             converged = labels is not None and bool((found == labels).all())
-            labels = found
+            labels, assigned = found, (C, centre_norms(C, products.full))
             if converged:
                 break
             C = indicator(labels, k)
-            turn.keep({"labels": labels, "history": tuple(history)})
+            kept = {"C": assigned[0], "norms": assigned[1]}
+            turn.keep({"labels": labels, "history": tuple(history), **kept})
         assert labels is not None
+        assert assigned is not None
         if risen:
             warnings.warn(
                 f"kernel k-means stopped because its objective rose: {kernel.label} is not "
@@ -114,12 +119,17 @@ class Kkm(SingleKernelMethod[Floats, Partition]):
                 stacklevel=2,
             )
         constant = no_weights(len(weights))
-        return Partition(labels, weights, tuple(history), converged, constant)
+        return Partition(labels, weights, tuple(history), converged, constant, *assigned, weights)
 
     def forms(self, n: int, m: int) -> tuple[Form, Form]:
         k = self.n_clusters
-        running = forms.fields(labels=forms.labels(n, k), history=forms.history)
+        running = forms.fields(
+            labels=forms.labels(n, k),
+            history=forms.history,
+            C=forms.floats(n, k),
+            norms=forms.any_floats(k),
+        )
         return running, partition_form(n, k, m)
 
     def conclude(self, run: Partition, seed: int) -> tuple[Labels, dict[str, Floats]]:
-        return run.labels, {}
+        return run.labels, run.factors

@@ -28,6 +28,12 @@ class Partition:
     converged : bool
     weights_history : ndarray, shape (n_iter + 1, m)
         Weights of the start, then after every iteration; shape (0, m) where they stay.
+    C : ndarray, shape (n, k)
+        The centres to which the samples were assigned, as weights of samples.
+    norms : ndarray, shape (k,)
+        Squared norms (CᵀKC)_cc of these centres, in the kernel of the assignment.
+    fused_weights : ndarray, shape (m,)
+        That kernel is Σ fused_weights_i K^i.
     """
 
     labels: Labels
@@ -35,6 +41,14 @@ class Partition:
     history: tuple[float, ...]
     converged: bool
     weights_history: Floats
+    C: Floats
+    norms: Floats
+    fused_weights: Floats
+
+    @property
+    def factors(self) -> dict[str, Floats]:
+        """What a new sample is assigned with."""
+        return {"C": self.C, "norms": self.norms, "fused_weights": self.fused_weights}
 
 
 def partition_form(n: int, k: int, m: int) -> Form:
@@ -45,6 +59,9 @@ def partition_form(n: int, k: int, m: int) -> Form:
         history=forms.history,
         converged=forms.truth,
         weights_history=forms.weights_history(m),
+        C=forms.floats(n, k),
+        norms=forms.any_floats(k),
+        fused_weights=forms.weights(m),
     )
     return forms.as_long_as_the_history(fields)
 
@@ -64,7 +81,17 @@ def sample_centres(rng: np.random.Generator, n: int, k: int) -> Floats:
 
 def distances(diagonal: Floats, C: Floats, KC: Floats) -> Floats:
     """d_jc = K_jj − 2 (KC)_jc + (CᵀKC)_cc, shape (n, k)."""
-    return np.asarray(diagonal[:, None] - 2.0 * KC + np.sum(C * KC, axis=0))
+    return distances_to(centre_norms(C, KC), diagonal, KC)
+
+
+def centre_norms(C: Floats, KC: Floats) -> Floats:
+    """(CᵀKC)_cc, shape (k,)."""
+    return np.asarray(np.sum(C * KC, axis=0))
+
+
+def distances_to(norms: Floats, diagonal: Floats, KC: Floats) -> Floats:
+    """The same to centres of known norms, of any samples; shape (len, k)."""
+    return np.asarray(diagonal[:, None] - 2.0 * KC + norms)
 
 
 def assign(d: Floats) -> tuple[Labels, Floats]:

@@ -39,6 +39,7 @@ from gmkcf_dask.methods.forms import Form
 from gmkcf_dask.methods.partition import (
     Partition,
     assign,
+    centre_norms,
     distances,
     indicator,
     partition_form,
@@ -130,6 +131,7 @@ class Rmkkm(MultipleKernelMethod):
             best.converged,
             runs,
             seed,
+            best.factors,
             weights_history=best.weights_history,
         )
 
@@ -143,6 +145,9 @@ def _state_form(n: int, k: int, m: int) -> Form:
         history=forms.history,
         rng=_is_generator,
         weights_history=forms.weights_history(m),
+        assigned=forms.fields(
+            C=forms.floats(n, k), norms=forms.any_floats(k), fused_weights=forms.weights(m)
+        ),
     )
     return forms.as_long_as_the_history(fields)
 
@@ -169,8 +174,10 @@ def rmkkm(
     labels: Labels | None = None
     history: list[float] = []
     weights_history: list[Floats] = []
+    assigned: dict[str, Floats] = {}  # what the last labels came from
     if turn.resumed is not None:
         w, labels, starts = (turn.resumed[name] for name in ("w", "labels", "starts"))
+        assigned = turn.resumed["assigned"]
         history = list(turn.resumed["history"])
         weights_history = list(turn.resumed["weights_history"])
         rng.bit_generator.state = turn.resumed["rng"]
@@ -192,6 +199,7 @@ def rmkkm(
             found = min(together(inner, on_kernel(fused)), key=lambda one: one.objective)
         finally:
             fused.release()
+        assigned = {"C": found.assigned, "norms": found.norms, "fused_weights": w / w.max()}
         C, own = own_distances(stack, found, w)
         if not history:
             history.append(float(np.sqrt(own @ w).sum()))
@@ -220,6 +228,7 @@ def rmkkm(
                 "history": tuple(history),
                 "rng": rng.bit_generator.state,
                 "weights_history": np.array(weights_history),
+                "assigned": assigned,
             }
         )
     assert labels is not None
@@ -230,17 +239,22 @@ def rmkkm(
             ConvergenceWarning,
             stacklevel=2,
         )
-    return Partition(labels, w, tuple(history), converged, np.array(weights_history))
+    return Partition(labels, w, tuple(history), converged, np.array(weights_history), **assigned)
 
 
 @dataclass(frozen=True)
 class RobustClusters:
-    """Clusters; their centres C (n×k) and those before the last step; Σ_j sqrt(d_j) at these."""
+    """Clusters; their centres C (n×k) and those before the last step; Σ_j sqrt(d_j) at these.
+
+    `assigned` are the centres (n×k) the labels came from, `norms` their squared norms (k).
+    """
 
     labels: Labels
     C: Floats
     C_before: Floats
     objective: float
+    assigned: Floats
+    norms: Floats
 
 
 def robust_clusters(
@@ -287,7 +301,9 @@ def robust_clusters(
         if settled:
             break
     assert labels is not None
-    return RobustClusters(labels, C, np.where(np.isinf(parts), C, before), objective)
+    last = np.where(np.isinf(parts), C, before)
+    norms = centre_norms(before, K_before)
+    return RobustClusters(labels, C, last, objective, before, norms)
 
 
 def cluster_sums(d: Floats, labels: Labels) -> Floats:

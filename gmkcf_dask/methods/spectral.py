@@ -22,13 +22,15 @@ from sklearn.exceptions import ConvergenceWarning
 from gmkcf_dask.engine.operators import FusedKernel
 from gmkcf_dask.errors import HopelessInputError, InputError
 from gmkcf_dask.events import Listener, ignore
-from gmkcf_dask.methods.assign import kmeans_labels
+from gmkcf_dask.methods.assign import kmeans
 from gmkcf_dask.methods.base import Floats, Labels, SingleKernelMethod, check_whole
 from gmkcf_dask.methods.checkpoints import Turn
 from gmkcf_dask.methods.eigen import DIRECT, Eigenpairs, Matrix, leading_eigenpairs
 from gmkcf_dask.methods.steps import Ask, Steps
 
 Laplacian = Literal["symmetric", "unnormalized"]
+_NO_VALUE = 1e-6
+"""Eigenvalues of D^-½KD^-½, whose largest is 1, that are 0 but for rounding of float32 kernels."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,15 @@ class Embedding:
     history : tuple of float
         Their sum after every sweep.
     converged : bool
+    scale : ndarray, shape (n,)
+        What a kernel's rows and columns are multiplied by: D^-½, or ones.
     """
 
     vectors: Floats
     eigenvalues: Floats
     history: tuple[float, ...]
     converged: bool
+    scale: Floats
 
 
 @dataclass(frozen=True)
@@ -91,8 +96,25 @@ class Sc(SingleKernelMethod[None, Embedding]):
 
     def conclude(self, run: Embedding, seed: int) -> tuple[Labels, dict[str, Floats]]:
         rows = unit_rows(run.vectors)
-        labels = kmeans_labels(rows, self.n_clusters, seed)
-        return labels, {"embedding": rows, "eigenvalues": run.eigenvalues}
+        labels, centres = kmeans(rows, self.n_clusters, seed)
+        extension = extension_of(run, self.laplacian)
+        spectrum = {"eigenvalues": run.eigenvalues, "extension": extension}
+        return labels, {"embedding": rows, "centres": centres, **spectrum}
+
+
+def extension_of(found: Embedding, laplacian: Laplacian) -> Floats:
+    """What a new sample's row of the kernel is multiplied by for its row of eigenvectors.
+
+    An eigenvector is its own product with the matrix, divided by its eigenvalue, and that is how it
+    goes on to samples beyond those it was found on. Symmetric: D^-½E/λ with λ of D^-½KD^-½; an
+    eigenvector of λ = 0 says nothing about other samples and is left out. Unnormalized: E; the rest
+    depends on the sample. Shape (n, k).
+    """
+    if laplacian == "unnormalized":
+        return found.vectors
+    values = 1.0 - found.eigenvalues
+    inverse = np.divide(1.0, values, out=np.zeros_like(values), where=np.abs(values) > _NO_VALUE)
+    return np.asarray(found.scale[:, None] * found.vectors * inverse)
 
 
 def embed(
@@ -117,6 +139,7 @@ def embed(
         (1.0 if laplacian == "symmetric" else 0.0) - found.values,
         tuple(top - value for value in found.sums),
         found.converged,
+        A.scale,
     )
 
 

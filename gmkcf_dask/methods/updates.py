@@ -93,22 +93,50 @@ def solve_V(KU: Floats, UtKU: Floats, V: Floats) -> Floats | None:
     """
     s = column_scale(UtKU)
     eigenvalues, Q = eigh(UtKU / np.outer(s, s))
-    largest = max(float(eigenvalues[-1]), DENOMINATOR_FLOOR)
-    if eigenvalues[0] < -_INDEFINITE * largest:
+    if eigenvalues[0] < -_INDEFINITE * max(float(eigenvalues[-1]), DENOMINATOR_FLOOR):
         return None
-    kept = eigenvalues > _RANK * largest
-    roots = np.sqrt(eigenvalues[kept])
-    # vᵀGv − 2vᵀb = ‖Rv − t‖² + const with R = Λ^½Qᵀ, t = Λ^-½Qᵀb
-    R = roots[:, None] * Q[:, kept].T
-    targets: Floats = (KU / s) @ (Q[:, kept] / roots)
-    if not kept.all():
-        pull = np.sqrt(_RANK * largest)  # too weak to matter where the kernel has a say
-        R = np.vstack([R, pull * np.eye(len(s))])
-        targets = np.hstack([targets, pull * (V * s)])
+    R, targets = _least_squares(eigenvalues, Q, KU / s, V * s)
     try:
         return np.array([nnls(R, target)[0] for target in targets]) / s
     except RuntimeError:  # the active-set search ran out of steps
         return None
+
+
+def place_rows(KU: Floats, UtKU: Floats) -> Floats:
+    """[5] for samples of which nothing else is known, row by row; shape (len, k).
+
+    Where concepts coincide the smallest of the best rows is taken. Directions in which UᵀK_wU is
+    negative have no best point and are left out.
+    """
+    s = column_scale(UtKU)
+    eigenvalues, Q = eigh(UtKU / np.outer(s, s))
+    R, targets = _least_squares(eigenvalues, Q, KU / s, np.zeros_like(KU))
+    return np.array([_nonnegative(R, target) for target in targets]).reshape(KU.shape) / s
+
+
+def _nonnegative(R: Floats, target: Floats) -> Floats:
+    try:
+        return np.asarray(nnls(R, target)[0])
+    except RuntimeError:  # column by column gets there as well, if slowly
+        start = np.zeros((1, R.shape[1]))
+        return np.asarray(hals_V(start, (target @ R)[None], R.T @ R, passes=1000)[0])
+
+
+def _least_squares(eigenvalues: Floats, Q: Floats, KU: Floats, V: Floats) -> tuple[Floats, Floats]:
+    """R and rows t with vᵀGv − 2vᵀb = ‖Rv − t‖² + const, G = QΛQᵀ: R = Λ^½Qᵀ, t = Λ^-½Qᵀb.
+
+    Where G has no full rank, a weak pull to the rows of V decides.
+    """
+    largest = max(float(eigenvalues[-1]), DENOMINATOR_FLOOR)
+    kept = eigenvalues > _RANK * largest
+    roots = np.sqrt(eigenvalues[kept])
+    R = roots[:, None] * Q[:, kept].T
+    targets: Floats = KU @ (Q[:, kept] / roots)
+    if not kept.all():
+        pull = np.sqrt(_RANK * largest)  # too weak to matter where the kernel has a say
+        R = np.vstack([R, pull * np.eye(len(Q))])
+        targets = np.hstack([targets, pull * V])
+    return R, targets
 
 
 def empty_concepts(UtKU: Floats, V: Floats) -> int:

@@ -7,16 +7,11 @@ read that does not agree with it, and nothing is ever unpickled.
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
-import math
 import re
 import sys
 import time
-import tokenize
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -45,6 +40,7 @@ from gmkcf_dask.files import (
     remove,
 )
 from gmkcf_dask.locations import is_remote
+from gmkcf_dask.results.packing import DAMAGE, digest, dump, pack, read_arrays, unpack
 
 FOLDER = "checkpoint"
 FORMAT = 1
@@ -53,21 +49,6 @@ SHARE_OF_TIME = 0.05
 LEAST_SECONDS = 1.0
 _GENERATIONS = ("0", "1")
 _OWN_FILES = re.compile(r"[01]\.(npz|json)|\.[01]\.(npz|json)\.[0-9a-f]{32}")
-_ARRAY = "array:"
-
-_DAMAGE = (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    EOFError,
-    OSError,
-    RecursionError,
-    NotImplementedError,  # parts of zip that Python does not read
-    SyntaxError,  # this and the next from headers of arrays
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-)
 
 Fingerprint = Mapping[str, Any]
 """What a checkpoint must have in common with the run that goes on from it, by name."""
@@ -249,7 +230,7 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
     for name in there:
         try:
             whole.append(_read_generation(folder / name))
-        except _DAMAGE as error:
+        except DAMAGE as error:
             broken.append(f"{name}: {_short(error)}")
     if not whole:
         raise InputError(
@@ -287,30 +268,30 @@ def _encode(
     serial: int, fingerprint: Fingerprint, state: Mapping[str, Any], notes: list[str]
 ) -> tuple[bytes, bytes]:
     arrays: dict[str, npt.NDArray[Any]] = {}
-    packed = _pack(state, arrays)
+    packed = pack(state, arrays)
     content = npz_bytes(arrays, compressed=False)
     body = {
         "format": FORMAT,
         "serial": serial,
         "fingerprint": fingerprint,
-        "arrays": _digest(content),
+        "arrays": digest(content),
         "state": packed,
         "notes": notes,
     }
-    return content, _dump({"digest": _digest(_dump(body)), **body})
+    return content, dump({"digest": digest(dump(body)), **body})
 
 
 def _read_generation(path: Path) -> Checkpoint:
     body = json.loads(get(path.with_suffix(".json")) or b"")
-    if body.pop("digest") != _digest(_dump(body)):
+    if body.pop("digest") != digest(dump(body)):
         raise ValueError("its digest does not fit")
     if body["format"] != FORMAT:
         raise ValueError(f"it has format {body['format']}")
     content = get(path.with_suffix(".npz"), sys.maxsize) or b""
-    if body["arrays"] != _digest(content):
+    if body["arrays"] != digest(content):
         raise ValueError("the digest of its arrays does not fit")
     serial, fingerprint, notes = body["serial"], body["fingerprint"], body["notes"]
-    state = _unpack(body["state"], _read_arrays(content))
+    state = unpack(body["state"], read_arrays(content))
     right = {
         "serial": isinstance(serial, int) and not isinstance(serial, bool) and serial > 0,
         "fingerprint": isinstance(fingerprint, dict),
@@ -329,66 +310,15 @@ def _short(error: Exception) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-def _read_arrays(content: bytes) -> dict[str, npt.NDArray[Any]]:
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        # stored as they are, so no array can be larger than the file that claims to hold it
-        for entry in archive.infolist():
-            if entry.compress_type != zipfile.ZIP_STORED or _claimed(archive, entry) > len(content):
-                raise ValueError("its arrays are larger than their file")
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
-
-
-def _claimed(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
-    """Bytes an array says it has."""
-    with archive.open(entry) as file:
-        if np.lib.format.read_magic(file) != (1, 0):
-            raise ValueError("its arrays have another format")
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    return math.prod(shape) * int(dtype.itemsize)
-
-
-def _pack(value: Any, arrays: dict[str, npt.NDArray[Any]]) -> Any:
-    """A tree that JSON can hold; arrays are put aside under a name."""
-    if isinstance(value, np.ndarray):
-        name = f"a{len(arrays)}"
-        arrays[name] = value
-        return _ARRAY + name
-    if isinstance(value, Mapping):
-        return {str(key): _pack(part, arrays) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_pack(part, arrays) for part in value]
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _unpack(value: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> Any:
-    if isinstance(value, str) and value.startswith(_ARRAY):
-        return arrays[value.removeprefix(_ARRAY)]
-    if isinstance(value, dict):
-        return {key: _unpack(part, arrays) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_unpack(part, arrays) for part in value]
-    return value
-
-
 def plain(value: Any) -> Any:
     """A fingerprint as JSON would give it back; arrays by their digest."""
     if isinstance(value, np.ndarray):
-        return f"{value.shape} {_digest(np.ascontiguousarray(value).tobytes())}"
+        return f"{value.shape} {digest(np.ascontiguousarray(value).tobytes())}"
     if isinstance(value, Mapping):
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [plain(part) for part in value]
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _dump(body: Mapping[str, Any]) -> bytes:
-    # the same text for the same content, so that a digest can be taken again
-    return json.dumps(body, indent=1, sort_keys=True).encode()
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _refuse_link(folder: Path) -> None:

@@ -1,0 +1,109 @@
+"""Products of new samples' kernel rows as a Dask graph: a task for every block of new samples.
+
+Each task goes over all training samples, a block at a time in a fixed order, and gives back a few
+numbers for each of its samples; nothing of the size of the kernels is ever kept or moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+from dask.delayed import delayed
+
+from gmkcf_dask.corpus.model import Matrix
+from gmkcf_dask.engine.tasks import plain
+from gmkcf_dask.errors import InputError
+from gmkcf_dask.events import Listener, StageProgress, ignore
+from gmkcf_dask.graph import Runner
+from gmkcf_dask.kernels.cross import CrossKernels
+from gmkcf_dask.tiling import ceil_div
+
+Floats = npt.NDArray[np.float64]
+Finish = Callable[[Floats, Floats | None], Floats]
+"""From k_w(x, ·) B, shape (len, r), and k_w(x, x) where it was wanted, to rows of results."""
+_BATCHES, _LEAST_TASKS = 32, 8
+
+
+def extend(
+    new: Matrix,
+    cross: CrossKernels,
+    B: Floats,
+    finish: Finish,
+    runner: Runner,
+    listen: Listener = ignore,
+    *,
+    edge: int,
+    diagonal: bool = False,
+) -> Floats:
+    """What `finish` makes of the new samples' products with B, in their order.
+
+    Parameters
+    ----------
+    new : ndarray or csr_array, shape (n_new, d)
+    cross : CrossKernels
+        Travels in every task: its training samples are in a store, or tasks run in this process.
+    B : ndarray, shape (n, r)
+    finish : callable
+        On the workers, block by block.
+    edge : int
+        New samples in a task.
+    diagonal : bool
+        Whether `finish` is to get k_w(x, x).
+
+    Returns
+    -------
+    ndarray, shape (n_new, width)
+    """
+    n = new.shape[0]
+    starts = range(0, n, edge)
+    found: list[Floats] = []
+
+    def graph(some: range) -> Any:
+        factor = delayed(B, name=f"gmkcf-basis-{uuid4().hex}", traverse=False)
+        task = delayed(runner.task(_task), pure=False, traverse=False)
+        parts = [
+            task(_whole(new[first : first + edge]), first, factor, cross, finish, diagonal)
+            for first in some
+        ]
+        return delayed(_listed, pure=False)(*parts)
+
+    listen(StageProgress("predict", 0, n, unit="samples"))
+    for some in _batches(starts):
+        for result in runner.retry(lambda some=some: runner.compute(graph(some))):  # type: ignore[misc]
+            if isinstance(result, InputError):
+                raise result
+            found.append(result)
+        done = min(n, some[-1] + edge)
+        listen(StageProgress("predict", done, n, done * 8 * cross.training.n_samples, "samples"))
+    return np.concatenate(found)
+
+
+def _batches(starts: range) -> Iterator[range]:
+    """A few dozen graphs: between two of them progress shows."""
+    step = max(_LEAST_TASKS, ceil_div(len(starts), _BATCHES))
+    for first in range(0, len(starts), step):
+        yield starts[first : first + step]
+
+
+def _whole(block: Matrix) -> Any:
+    """A block as a value of its own in the graph: Dask looks into lists, but not into this."""
+    return delayed(block, name=f"gmkcf-new-{uuid4().hex}", traverse=False)
+
+
+def _task(
+    new: Matrix, first: int, B: Floats, cross: CrossKernels, finish: Finish, diagonal: bool
+) -> Floats | InputError:
+    try:
+        products = cross.products(new, first, np.asarray(plain(B), dtype=np.float64))
+        return finish(products, cross.diagonal(new, first) if diagonal else None)
+    except InputError as error:
+        # as a value: the other tasks come to their end, and no worker logs a traceback
+        return error
+
+
+def _listed(*parts: Any) -> list[Any]:
+    return list(parts)

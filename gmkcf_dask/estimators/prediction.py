@@ -1,0 +1,215 @@
+"""What fitted estimators can do: place new samples, be saved, loaded and copied."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from gmkcf_dask import prediction
+from gmkcf_dask.corpus.validate import as_features
+from gmkcf_dask.errors import InputError
+from gmkcf_dask.estimators.base import KernelClusterer, listeners
+from gmkcf_dask.kernels.specs import FunctionKernel
+from gmkcf_dask.locations import location
+from gmkcf_dask.methods.predict import NoPredictionError, extension_and_basis
+from gmkcf_dask.methods.registry import parameters_of
+from gmkcf_dask.results.model import Model, is_model, load_model, save_model
+from gmkcf_dask.results.past import is_run, model_of_run
+from gmkcf_dask.results.training import features_of
+
+Floats = npt.NDArray[np.float64]
+
+
+class Lasting(KernelClusterer):
+    """Can be saved and loaded."""
+
+    def save(self, path: str | Path, *, features: bool = True, overwrite: bool = False) -> None:
+        """Write the fitted model into a folder: npz and JSON, no pickle.
+
+        Kernel functions are kept by their names only, and neither the client nor paths are kept.
+
+        Parameters
+        ----------
+        path : path or URL
+        features : bool, default=True
+            Keep the training samples' features with it. Without them a loaded model has its labels
+            and everything else, but cannot place new samples.
+        overwrite : bool, default=False
+            Replace the model that is there.
+        """
+        check_is_fitted(self)
+        save_model(self._model, location(path), features=features, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | Path, kernels: Mapping[str, Any] | None = None) -> Any:
+        """A model that was saved, or the run of a run folder.
+
+        Parameters
+        ----------
+        path : path or URL
+        kernels : mapping, optional
+            Kernel functions by name, where the model has any.
+        """
+        found = load(path, kernels)
+        if not isinstance(found, cls):
+            name = type(found).__name__
+            raise InputError(
+                f"{path} holds a {name} and no {cls.__name__}: use {name}.load or gmkcf_dask.load"
+            )
+        return found
+
+    def to_local(self) -> Any:
+        """A copy that needs neither client nor store: the training samples are in its memory."""
+        check_is_fitted(self)
+        local = copy.copy(self)
+        local.client, local.store = None, None
+        local._model = replace(self._model, training=self._model.training.in_memory())
+        return local
+
+
+class Predicting(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lasting):  # type: ignore[misc]
+    """Has a place for new samples."""
+
+    def predict(self, X: Any) -> npt.NDArray[np.int32]:
+        """The clusters of new samples, from kernels between them and the training samples.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_new, n_features)
+            Or, with precomputed kernels, those between new and training samples: an array of shape
+            (m, n_new, n_samples) or a list of (n_new, n_samples) arrays.
+
+        Returns
+        -------
+        labels : ndarray of int, shape (n_new,)
+        """
+        return self._placed(X).labels
+
+    def transform(self, X: Any) -> Floats:
+        """Rows of new samples in the representation that was clustered.
+
+        Parameters
+        ----------
+        X : as for `predict`
+
+        Returns
+        -------
+        ndarray, shape (n_new, n_clusters)
+            Rows of V_ for factorizations, of embedding_ for spectral clustering; for the k-means
+            methods squared distances to the centres in kernel space.
+        """
+        self._checked(X)
+        return prediction.transform(self._model, X, self._place())
+
+    def fit_transform(self, X: Any, y: object = None) -> Floats:
+        """Fit, and return the rows of the training samples; see `transform`."""
+        self.fit(X, y)
+        for name in ("V_", "embedding_"):
+            if hasattr(self, name):
+                rows: Floats = getattr(self, name)
+                return rows
+        training = self._model.training
+        new = X if training.precomputed else features_of(training)
+        return prediction.transform(self._model, new, self._place())
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.n_clusters)
+
+    def _placed(self, X: Any) -> prediction.Prediction:
+        self._checked(X)
+        listen, close = listeners(self.callbacks, self.verbose)
+        try:
+            return prediction.predict(self._model, X, self._place(), listen)
+        finally:
+            close()
+
+    def _checked(self, X: Any) -> None:
+        check_is_fitted(self)
+        if self._model.training.precomputed:
+            return
+        as_features(X)
+        try:
+            validate_data(self, X, reset=False, skip_check_array=True)
+        except ValueError as error:
+            raise InputError(f"{error}") from error
+
+    def _place(self) -> Any:
+        """Where tasks run: a client has a part only in what is in a store."""
+        return None if self.store is None and self.client is None else self._resources()
+
+
+class Transductive(Lasting):
+    """Has a place only for the samples it was fitted on."""
+
+    @property
+    def predict(self) -> Any:
+        """Not there: see the sentence it raises."""
+        raise self._nothing_new()
+
+    @property
+    def transform(self) -> Any:
+        """Not there: see the sentence it raises."""
+        raise self._nothing_new()
+
+    def _nothing_new(self) -> NoPredictionError:
+        try:
+            extension_and_basis(self._method(), self._model.found)
+        except NoPredictionError as error:
+            return error
+        raise AssertionError(self.method_name)
+
+
+def load(path: str | Path, kernels: Mapping[str, Any] | None = None) -> Any:
+    """A fitted estimator from a folder: one that was saved, or the run folder of `gmkcf run`.
+
+    Of a run folder new samples are placed through its store, while that exists.
+
+    Parameters
+    ----------
+    path : path or URL
+    kernels : mapping, optional
+        Kernel functions by name, where the model has any: files keep their names only.
+
+    Returns
+    -------
+    estimator
+        Of the class that belongs to the method, with labels_ and all other attributes.
+    """
+    folder = location(path)
+    if not is_model(folder) and is_run(folder):
+        return estimator_of(model_of_run(folder), kernels)
+    return estimator_of(load_model(folder), kernels)
+
+
+def estimator_of(model: Model, kernels: Mapping[str, Any] | None = None) -> Any:
+    """The estimator that a model is of, as after its fit."""
+    from gmkcf_dask.estimators.models import ESTIMATORS
+
+    functions = dict(kernels or {})
+    model = replace(model, training=model.training.with_functions(functions))
+    method = {name: getattr(model.method, name) for name in parameters_of(model.method.name)}
+    how = dict(model.parameters)
+    for name in ("kernels", "kernel"):
+        if name in how:
+            how[name] = _with_functions(how[name], functions)
+    made = ESTIMATORS[model.method.name](**method, **how)
+    made._keep(model)
+    training = model.training
+    made.n_features_in_ = training.n_features or training.n_samples
+    return made
+
+
+def _with_functions(asked: Any, functions: Mapping[str, Any]) -> Any:
+    """Names of kernels, with functions put back in their places."""
+    if isinstance(asked, str):
+        return asked
+    return [FunctionKernel(functions[n], n) if n in functions else n for n in asked]

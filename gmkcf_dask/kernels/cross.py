@@ -1,0 +1,257 @@
+"""Kernels between new samples and the training samples: the same formulas, on rectangular tiles.
+
+Every global statistic (D₀, ranges, norms) is that of the training samples. Values are not clipped
+to [0, 1]: a new sample may lie farther away than any of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from gmkcf_dask.corpus.model import Floats, Matrix
+from gmkcf_dask.errors import InputError
+from gmkcf_dask.kernels.features import ArrayFeatures, Features, PairTile
+from gmkcf_dask.kernels.specs import FunctionKernel, Precomputed
+from gmkcf_dask.kernels.statistics import refuse_negative
+from gmkcf_dask.kernels.tiles import Norms, ResolvedKernel, final_values, raw_values
+from gmkcf_dask.tiling import MIB, ceil_div
+
+EDGE = 1024
+"""Rows of new and of training samples that a tile has at most: 8 MiB in float64."""
+_LEAST_EDGE, _PIECES, _ROW_BYTES = 64, 16, 64 * MIB
+
+
+@dataclass(frozen=True)
+class CrossTile(PairTile):
+    """New samples × training samples J.
+
+    Attributes
+    ----------
+    features : Features
+        Of the training samples; `cols` are some of them.
+    rows : slice
+        Numbers of the new samples, for what there is to say about one.
+    new : ndarray or csr_array, shape (len, d)
+        The new samples themselves.
+    own_norms : mapping of str to ndarray, shape (len,)
+        What normalisation divides them by, by kernel.
+    """
+
+    bounded: ClassVar[bool] = False
+
+    new: Matrix = field(kw_only=True)
+    own_norms: Norms = field(default_factory=dict, kw_only=True)
+
+    @property
+    def on_diagonal(self) -> bool:
+        return False
+
+    @cached_property
+    def X_rows(self) -> Matrix:
+        return self.new
+
+    def part(self, rows: slice) -> CrossTile:
+        start = self.rows.start
+        return CrossTile(
+            self.features,
+            slice(start + rows.start, start + rows.stop),
+            self.cols,
+            new=self.new[rows],
+            own_norms={name: norm[rows] for name, norm in self.own_norms.items()},
+        )
+
+    def norms_of(self, kernel: str, norms: Mapping[str, Floats]) -> tuple[Floats, Floats]:
+        return self.own_norms[kernel], norms[kernel][self.cols]
+
+
+class OwnTile(PairTile):
+    """New samples × themselves."""
+
+    bounded: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class Given:
+    """A kernel function whose values are known: of samples that are nothing but their numbers.
+
+    Attributes
+    ----------
+    values : ndarray, shape (n_new, n)
+    """
+
+    values: npt.NDArray[np.floating[Any]]
+
+    def __call__(self, rows: Floats, cols: Floats) -> npt.NDArray[np.floating[Any]]:
+        return self.values[_run_of(rows), _run_of(cols)]
+
+
+def numbers(n: int) -> Floats:
+    """Samples that are nothing but their numbers, shape (n, 1)."""
+    return np.arange(n, dtype=np.float64)[:, None]
+
+
+def _run_of(samples: Floats) -> slice:
+    first = int(samples[0, 0])
+    return slice(first, first + len(samples))
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Stands for a function, or a matrix, of which only the name was kept."""
+
+    name: str
+
+    def __call__(self, rows: Any, cols: Any) -> Any:
+        raise InputError(missing_function(self.name))
+
+
+def missing_function(name: str) -> str:
+    """What to do about it."""
+    return (
+        f"kernel {name} was a function or matrix of yours, and models and stores keep its name "
+        f"only: give the function again, load(path, kernels={{{name!r}: function}})"
+    )
+
+
+def named_only(name: str) -> FunctionKernel:
+    """A kernel of which only the name is known."""
+    return FunctionKernel(Unknown(name), name)
+
+
+@dataclass(frozen=True)
+class CrossKernels:
+    """Σ weights_i k^i(x, ·) for new samples x, a block of training samples at a time.
+
+    Attributes
+    ----------
+    kernels : tuple of ResolvedKernel, length m
+        With the statistics found on the training samples.
+    weights : ndarray, shape (m,)
+    training : Features
+    norms : mapping of str to ndarray, shape (n,)
+        Of the training samples, for kernels with `needs_norms`.
+    edge : int
+        Training samples in a block.
+    """
+
+    kernels: tuple[ResolvedKernel, ...]
+    weights: Floats
+    training: Features
+    norms: Norms
+    edge: int = EDGE
+
+    @cached_property
+    def used(self) -> tuple[tuple[float, ResolvedKernel], ...]:
+        """Kernels that count, each once: some may stand for others."""
+        total: dict[str, float] = {}
+        for kernel, weight in zip(self.kernels, self.weights, strict=True):
+            total[kernel.name] = total.get(kernel.name, 0.0) + float(weight)
+        by_name = {kernel.name: kernel for kernel in self.kernels}
+        return tuple((weight, by_name[name]) for name, weight in total.items() if weight != 0.0)
+
+    def products(self, new: Matrix, first: int, B: Floats) -> Floats:
+        """k_w(x, ·) B, shape (len, r), summed over training blocks in their order.
+
+        Parameters
+        ----------
+        new : ndarray or csr_array, shape (len, d)
+        first : int
+            Number of the first of these samples.
+        B : ndarray, shape (n, r)
+        """
+        total = np.zeros((new.shape[0], B.shape[1]))
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+            own = self.own_norms(new, first)
+            for tile in self._tiles(new, first, own):
+                for rows, K in self._fused(tile):
+                    total[rows] += K @ B[tile.cols]
+        return total
+
+    def diagonal(self, new: Matrix, first: int) -> Floats:
+        """k_w(x, x), shape (len,)."""
+        where, total = slice(0, new.shape[0]), np.zeros(new.shape[0])
+        with np.errstate(over="ignore", invalid="ignore"):
+            own = self.own_norms(new, first)
+            tile = OwnTile(ArrayFeatures(new), where, where)
+            for weight, kernel in self.used:
+                total += weight * np.diagonal(final_values(kernel, tile, own))
+        return total
+
+    def own_norms(self, new: Matrix, first: int) -> dict[str, Floats]:
+        """What normalisation divides new samples by: their k(x,x), or sums over the training."""
+        norms: dict[str, Floats] = {}
+        by_degree = [kernel for _, kernel in self.used if kernel.normalization == "degree"]
+        sums = np.zeros((len(by_degree), new.shape[0]))
+        for tile in self._tiles(new, first, {}) if by_degree else ():
+            for row, kernel in zip(sums, by_degree, strict=True):
+                for part, rows in _parts(kernel, tile):
+                    row[rows] += raw_values(kernel, part).sum(axis=1)
+        for row, kernel in zip(sums, by_degree, strict=True):
+            refuse_negative(row, kernel.spec, "row sum", first)
+            norms[kernel.name] = row
+        for _, kernel in self.used:
+            if kernel.needs_norms and kernel.normalization == "unit":
+                where = slice(0, new.shape[0])
+                own = np.diagonal(raw_values(kernel, OwnTile(ArrayFeatures(new), where, where)))
+                refuse_negative(own, kernel.spec, "k(x,x)", first)
+                norms[kernel.name] = own
+        return norms
+
+    def _tiles(self, new: Matrix, first: int, own: Norms) -> Iterator[CrossTile]:
+        rows, n = slice(first, first + new.shape[0]), self.training.n_samples
+        for start in range(0, n, self.edge):
+            cols = slice(start, min(start + self.edge, n))
+            yield CrossTile(self.training, rows, cols, new=new, own_norms=own)
+
+    def _fused(self, tile: CrossTile) -> Iterator[tuple[slice, Floats]]:
+        """Σ weights_i k^i a strip at a time, with the rows it is of; functions by whole tiles."""
+        formulas = [one for one in self.used if one[1].elementwise]
+        functions = [one for one in self.used if not one[1].elementwise]
+        if formulas:
+            for part in tile.strips():
+                yield _rows_in(part, tile), _weighted_sum(formulas, part, self.norms)
+        if functions:
+            yield _rows_in(tile, tile), _weighted_sum(functions, tile, self.norms)
+
+
+def _weighted_sum(
+    kernels: list[tuple[float, ResolvedKernel]], tile: PairTile, norms: Norms
+) -> Floats:
+    total = np.zeros(tile.shape)
+    for weight, kernel in kernels:
+        values = final_values(kernel, tile, norms)
+        values *= weight
+        total += values
+    return total
+
+
+def _parts(kernel: ResolvedKernel, tile: CrossTile) -> Iterator[tuple[PairTile, slice]]:
+    for part in tile.strips() if kernel.elementwise else [tile]:
+        yield part, _rows_in(part, tile)
+
+
+def _rows_in(part: PairTile, tile: PairTile) -> slice:
+    start = tile.rows.start
+    return slice(part.rows.start - start, part.rows.stop - start)
+
+
+def edges(n_new: int, n_features: int, *, sparse: bool) -> tuple[int, int]:
+    """New samples in a task, and training samples in a tile of it.
+
+    From sizes alone, not from who works: the same bits everywhere. Dense rows of many features are
+    taken fewer at a time.
+    """
+    fits = EDGE if sparse else max(1, _ROW_BYTES // (8 * max(1, n_features)))
+    edge = min(EDGE, fits)
+    return min(edge, max(_LEAST_EDGE, ceil_div(n_new, _PIECES))), edge
+
+
+def is_precomputed(kernels: tuple[ResolvedKernel, ...]) -> bool:
+    """Whether all kernels are matrices that the user brought."""
+    return all(isinstance(kernel.spec, Precomputed) for kernel in kernels)

@@ -1,0 +1,171 @@
+"""What is kept of the training samples when a fit is done: all that new ones are compared with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gmkcf_dask.corpus.model import Floats, Matrix
+from gmkcf_dask.errors import InputError
+from gmkcf_dask.files import get
+from gmkcf_dask.kernels.arrays import StoredFeatures
+from gmkcf_dask.kernels.cross import Unknown, missing_function, named_only
+from gmkcf_dask.kernels.features import ArrayFeatures, Features
+from gmkcf_dask.kernels.request import KernelRequest
+from gmkcf_dask.kernels.specs import FunctionKernel, KernelSpec, Precomputed, parse_kernel
+from gmkcf_dask.kernels.store import KernelStore
+from gmkcf_dask.kernels.tiles import ResolvedKernel
+from gmkcf_dask.kernels.writing import resolved_kernels
+
+
+@dataclass(frozen=True)
+class Training:
+    """The training samples of a fit.
+
+    Attributes
+    ----------
+    n_samples, n_features : int
+        No features where all kernels were precomputed.
+    kernels : tuple of ResolvedKernel
+        In the order of the fit, each by the formula whose values it has: in a store one kernel may
+        stand for others.
+    norms : mapping of str to ndarray, shape (n,)
+        What normalisation divides by, where that is not to be had from single samples.
+    features : Features or None
+        In memory, or in a store; None where they were left out of a saved model.
+    ids, terms : tuple of str, or None
+        Names of the samples and of the features.
+    reading : JSON value, or None
+        How texts became features.
+    """
+
+    n_samples: int
+    n_features: int
+    kernels: tuple[ResolvedKernel, ...]
+    norms: Mapping[str, Floats]
+    features: Features | None
+    ids: tuple[str, ...] | None = None
+    terms: tuple[str, ...] | None = None
+    reading: Any = None
+
+    @property
+    def precomputed(self) -> bool:
+        """Whether all kernels were brought by the user: then new ones have to be, too."""
+        return all(isinstance(kernel.spec, Precomputed) for kernel in self.kernels)
+
+    def with_functions(self, functions: Mapping[str, Any]) -> Training:
+        """Kernels that were functions get these, by name."""
+        known = [kernel.name for kernel in self.kernels if not _is_formula(kernel.spec)]
+        for name in functions:
+            if name not in known:
+                raise InputError(
+                    f"there is no kernel function {name!r} in this model: "
+                    + (f"it has {', '.join(known)}" if known else "leave it out")
+                )
+        return replace(
+            self,
+            kernels=tuple(
+                replace(kernel, spec=FunctionKernel(functions[kernel.name], kernel.name))
+                if kernel.name in functions
+                else kernel
+                for kernel in self.kernels
+            ),
+        )
+
+    def in_memory(self) -> Training:
+        """The same with features in the memory of this process."""
+        if self.features is None or isinstance(self.features, ArrayFeatures):
+            return self
+        whole = self.features.rows(slice(0, self.n_samples))
+        return replace(self, features=ArrayFeatures(whole))
+
+    def refuse_missing(self) -> None:
+        """Refuse to go on where new samples cannot be compared with these."""
+        for kernel in self.kernels:
+            spec = kernel.spec
+            if isinstance(spec, FunctionKernel) and isinstance(spec.function, Unknown):
+                raise InputError(missing_function(spec.name))
+            if isinstance(spec, Precomputed) and not self.precomputed:
+                raise InputError(
+                    f"kernel {spec.name} is a matrix and others are computed from features, so "
+                    "there is nothing to compute it from for new samples: give a function instead"
+                )
+        if self.features is None and not self.precomputed:
+            raise InputError(
+                "this model was saved without the features of its training samples, or its store "
+                "is gone, and new samples are compared with them: save it with features=True, or "
+                "bring the store back"
+            )
+
+
+def training_of_request(
+    request: KernelRequest, kernels: tuple[ResolvedKernel, ...], norms: Mapping[str, Floats]
+) -> Training:
+    """Of kernels in memory: features by reference."""
+    corpus = request.corpus
+    return Training(
+        request.n_samples,
+        0 if corpus is None else corpus.n_features,
+        tuple(map(_without_matrix, kernels)),
+        norms,
+        None if corpus is None else ArrayFeatures(corpus.X),
+        None if corpus is None else corpus.ids,
+        None if corpus is None else corpus.terms,
+    )
+
+
+def training_of_store(store: KernelStore, specs: Iterable[KernelSpec] = ()) -> Training:
+    """Of a finished store; `specs` are kernels as they were asked for, functions among them."""
+    manifest = store.manifest
+    asked = {spec.name: spec for spec in specs}
+    found = resolved_kernels(store, [_spec(name, manifest, asked) for name in store.names])
+    features: StoredFeatures | None = store.features() if manifest.n_features else None
+    return Training(
+        store.n_samples,
+        manifest.n_features,
+        tuple(_without_matrix(found[stands]) for stands in manifest.stored),
+        store.norms(),
+        features,
+        store.strings("ids"),
+        store.strings("terms"),
+        json.loads(get(store.path / "reading.json") or b"null"),
+    )
+
+
+def _spec(name: str, manifest: Any, asked: Mapping[str, KernelSpec]) -> KernelSpec:
+    if name in manifest.formulas:
+        return parse_kernel(name)
+    if name in asked:
+        return asked[name]
+    if manifest.n_features == 0:
+        options = {record.name: record for record in manifest.kernels}[name]
+        return matrix_of_name(name, options.normalization, options.scaling)
+    return named_only(name)
+
+
+def matrix_of_name(name: str, normalization: Any = "none", scaling: Any = "none") -> Precomputed:
+    """A precomputed kernel whose matrix is no longer there."""
+    return Precomputed(np.empty((0, 0)), name, normalization, scaling)
+
+
+def _without_matrix(kernel: ResolvedKernel) -> ResolvedKernel:
+    """The matrix of a kernel is not needed for new samples, and large."""
+    if not isinstance(kernel.spec, Precomputed):
+        return kernel
+    spec = matrix_of_name(kernel.name, kernel.normalization, kernel.scaling)
+    return replace(kernel, spec=spec)
+
+
+def _is_formula(spec: KernelSpec) -> bool:
+    return not isinstance(spec, FunctionKernel | Precomputed)
+
+
+def features_of(training: Training) -> Matrix:
+    """All features, in memory."""
+    held = training.in_memory().features
+    assert isinstance(held, ArrayFeatures)
+    return held.X
