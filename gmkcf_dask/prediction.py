@@ -20,10 +20,10 @@ from gmkcf_dask.kernels.arrays import StoredFeatures
 from gmkcf_dask.kernels.cross import CrossKernels, Given, edges, numbers
 from gmkcf_dask.kernels.features import ArrayFeatures
 from gmkcf_dask.kernels.preflight import refuse_blind_workers
-from gmkcf_dask.kernels.specs import FunctionKernel
+from gmkcf_dask.kernels.specs import FunctionKernel, is_one_matrix
 from gmkcf_dask.locations import location
 from gmkcf_dask.methods.assign import nearest, sureness
-from gmkcf_dask.methods.predict import CentreExtension, extension_and_basis
+from gmkcf_dask.methods.predict import CentreExtension, extension_of
 from gmkcf_dask.results.model import Model
 from gmkcf_dask.results.training import Training
 
@@ -75,7 +75,7 @@ def predict(
         The method has no place for new samples, features are missing or do not fit.
     """
     training = model.training
-    extension, basis = extension_and_basis(model.method, model.found)
+    extension, known = extension_of(model.method, model.found)
     training.refuse_missing()
     if training.precomputed:
         training, X = _as_functions(training, new)
@@ -90,7 +90,7 @@ def predict(
     rows = extend(
         X,
         cross,
-        basis,
+        known,
         extension,
         _runner(training, resources),
         listen,
@@ -103,7 +103,7 @@ def predict(
 
 def transform(model: Model, new: Any, resources: Resources | None = None) -> Floats:
     """The rows of new samples alone, shape (n_new, r)."""
-    extension, _ = extension_and_basis(model.method, model.found)
+    extension, _ = extension_of(model.method, model.found)
     rows = predict(model, new, resources).rows
     if not isinstance(extension, CentreExtension):
         return rows
@@ -150,10 +150,12 @@ def _as_functions(training: Training, new: Any) -> tuple[Training, Matrix]:
     return replace(training, kernels=kernels, features=features), numbers(len(given[0]))
 
 
-def cross_matrices(given: Any, m: int, n: int) -> list[npt.NDArray[np.float64]]:
+def cross_matrices(
+    given: Any, m: int, n: int, name: str = "the model"
+) -> list[npt.NDArray[np.float64]]:
     """Kernels between new and training samples, one (n_new, n) for each of m kernels."""
     items: Sequence[Any]
-    if isinstance(given, list | tuple) and np.ndim(given[0]) == 2:
+    if isinstance(given, list | tuple) and not is_one_matrix(given):
         items = given
     else:
         array = np.asarray(given)
@@ -170,7 +172,7 @@ def cross_matrices(given: Any, m: int, n: int) -> list[npt.NDArray[np.float64]]:
     for K in made:
         if K.shape[1] != n:
             raise InputError(
-                f"X has {K.shape[1]} features, but the model is expecting {n} features as input: "
+                f"X has {K.shape[1]} features, but {name} is expecting {n} features as input: "
                 "kernels of new samples have a column for every training sample"
             )
         if K.shape != made[0].shape:

@@ -7,6 +7,7 @@ numbers for each of its samples; nothing of the size of the kernels is ever kept
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -23,15 +24,55 @@ from gmkcf_dask.kernels.cross import CrossKernels
 from gmkcf_dask.tiling import ceil_div
 
 Floats = npt.NDArray[np.float64]
-Finish = Callable[[Floats, Floats | None], Floats]
-"""From k_w(x, ·) B, shape (len, r), and k_w(x, x) where it was wanted, to rows of results."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a task has found out about its samples.
+
+    Attributes
+    ----------
+    products : ndarray, shape (len, r)
+        k_w(x, ·) B.
+    diagonal : ndarray, shape (len,), or None
+        k_w(x, x), where it was wanted.
+    nearest : ndarray, shape (len, k), or None
+        Rows of V of the nearest training samples, where they were wanted.
+    """
+
+    products: Floats
+    diagonal: Floats | None = None
+    nearest: Floats | None = None
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known about the training samples and travels once in a graph.
+
+    Attributes
+    ----------
+    B : ndarray, shape (n, r)
+        What rows of the kernel are multiplied by.
+    diagonal : ndarray, shape (n,), or None
+        k_w of each with itself; None where nearest samples are not wanted.
+    V : ndarray, shape (n, k), or None
+        Their rows, likewise.
+    """
+
+    B: Floats
+    diagonal: Floats | None = None
+    V: Floats | None = None
+
+
+Finish = Callable[[Seen], Floats]
+"""From what is seen of samples to rows of results."""
 _BATCHES, _LEAST_TASKS = 32, 8
 
 
 def extend(
     new: Matrix,
     cross: CrossKernels,
-    B: Floats,
+    known: Known,
     finish: Finish,
     runner: Runner,
     listen: Listener = ignore,
@@ -39,14 +80,14 @@ def extend(
     edge: int,
     diagonal: bool = False,
 ) -> Floats:
-    """What `finish` makes of the new samples' products with B, in their order.
+    """What `finish` makes of new samples, in their order.
 
     Parameters
     ----------
     new : ndarray or csr_array, shape (n_new, d)
     cross : CrossKernels
         Travels in every task: its training samples are in a store, or tasks run in this process.
-    B : ndarray, shape (n, r)
+    known : Known
     finish : callable
         On the workers, block by block.
     edge : int
@@ -63,10 +104,10 @@ def extend(
     found: list[Floats] = []
 
     def graph(some: range) -> Any:
-        factor = delayed(B, name=f"gmkcf-basis-{uuid4().hex}", traverse=False)
+        held = delayed(known, name=f"gmkcf-known-{uuid4().hex}", traverse=False)
         task = delayed(runner.task(_task), pure=False, traverse=False)
         parts = [
-            task(_whole(new[first : first + edge]), first, factor, cross, finish, diagonal)
+            task(_whole(new[first : first + edge]), first, held, cross, finish, diagonal)
             for first in some
         ]
         return delayed(_listed, pure=False)(*parts)
@@ -95,11 +136,13 @@ def _whole(block: Matrix) -> Any:
 
 
 def _task(
-    new: Matrix, first: int, B: Floats, cross: CrossKernels, finish: Finish, diagonal: bool
+    new: Matrix, first: int, known: Known, cross: CrossKernels, finish: Finish, diagonal: bool
 ) -> Floats | InputError:
     try:
-        products = cross.products(new, first, np.asarray(plain(B), dtype=np.float64))
-        return finish(products, cross.diagonal(new, first) if diagonal else None)
+        B = np.asarray(plain(known.B), dtype=np.float64)
+        products, nearest = cross.products(new, first, B, known.diagonal)
+        own = cross.diagonal(new, first) if diagonal else None
+        return finish(Seen(products, own, None if known.V is None else known.V[nearest]))
     except InputError as error:
         # as a value: the other tasks come to their end, and no worker logs a traceback
         return error

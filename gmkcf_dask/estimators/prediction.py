@@ -19,7 +19,7 @@ from gmkcf_dask.errors import InputError
 from gmkcf_dask.estimators.base import KernelClusterer, listeners
 from gmkcf_dask.kernels.specs import FunctionKernel
 from gmkcf_dask.locations import location
-from gmkcf_dask.methods.predict import NoPredictionError, extension_and_basis
+from gmkcf_dask.methods.predict import NoPredictionError, extension_of
 from gmkcf_dask.methods.registry import parameters_of
 from gmkcf_dask.results.model import Model, is_model, load_model, save_model
 from gmkcf_dask.results.past import is_run, model_of_run
@@ -134,7 +134,10 @@ class Predicting(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lasting):  #
 
     def _checked(self, X: Any) -> None:
         check_is_fitted(self)
-        if self._model.training.precomputed:
+        training = self._model.training
+        if training.precomputed:
+            name = type(self).__name__
+            prediction.cross_matrices(X, len(training.kernels), training.n_samples, name)
             return
         as_features(X)
         try:
@@ -162,7 +165,7 @@ class Transductive(Lasting):
 
     def _nothing_new(self) -> NoPredictionError:
         try:
-            extension_and_basis(self._method(), self._model.found)
+            extension_of(self._method(), self._model.found)
         except NoPredictionError as error:
             return error
         raise AssertionError(self.method_name)

@@ -155,8 +155,10 @@ class CrossKernels:
         by_name = {kernel.name: kernel for kernel in self.kernels}
         return tuple((weight, by_name[name]) for name, weight in total.items() if weight != 0.0)
 
-    def products(self, new: Matrix, first: int, B: Floats) -> Floats:
-        """k_w(x, ·) B, shape (len, r), summed over training blocks in their order.
+    def products(
+        self, new: Matrix, first: int, B: Floats, diagonal: Floats | None = None
+    ) -> tuple[Floats, npt.NDArray[np.int64]]:
+        """k_w(x, ·) B, summed over training blocks in their order, and the nearest samples.
 
         Parameters
         ----------
@@ -164,14 +166,31 @@ class CrossKernels:
         first : int
             Number of the first of these samples.
         B : ndarray, shape (n, r)
+        diagonal : ndarray, shape (n,), optional
+            k_w of the training samples with themselves: distances need it.
+
+        Returns
+        -------
+        products : ndarray, shape (len, r)
+        nearest : ndarray of int, shape (len,)
+            The training sample of smallest distance k_w(j,j) − 2k_w(x,j) + k_w(x,x), the first of
+            several; 0 where no diagonal was given.
         """
+        nearest, distance = np.zeros(new.shape[0], np.int64), np.full(new.shape[0], np.inf)
         total = np.zeros((new.shape[0], B.shape[1]))
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
             own = self.own_norms(new, first)
             for tile in self._tiles(new, first, own):
                 for rows, K in self._fused(tile):
                     total[rows] += K @ B[tile.cols]
-        return total
+                    if diagonal is not None:
+                        d = diagonal[tile.cols] - 2.0 * K
+                        best = d.argmin(axis=1)
+                        found = d[np.arange(len(d)), best]
+                        closer = found < distance[rows]
+                        distance[rows] = np.where(closer, found, distance[rows])
+                        nearest[rows] = np.where(closer, tile.cols.start + best, nearest[rows])
+        return total, nearest
 
     def diagonal(self, new: Matrix, first: int) -> Floats:
         """k_w(x, x), shape (len,)."""
@@ -213,11 +232,12 @@ class CrossKernels:
         """Σ weights_i k^i a strip at a time, with the rows it is of; functions by whole tiles."""
         formulas = [one for one in self.used if one[1].elementwise]
         functions = [one for one in self.used if not one[1].elementwise]
-        if formulas:
-            for part in tile.strips():
-                yield _rows_in(part, tile), _weighted_sum(formulas, part, self.norms)
-        if functions:
-            yield _rows_in(tile, tile), _weighted_sum(functions, tile, self.norms)
+        called = _weighted_sum(functions, tile, self.norms) if functions else None
+        for part in tile.strips() if formulas else ():
+            rows, K = _rows_in(part, tile), _weighted_sum(formulas, part, self.norms)
+            yield rows, K if called is None else K + called[rows]
+        if called is not None and not formulas:
+            yield _rows_in(tile, tile), called
 
 
 def _weighted_sum(

@@ -197,6 +197,8 @@ def precomputed_specs(matrices: object) -> tuple[Precomputed, ...]:
     """
     if sparse.issparse(matrices):
         raise InputError("sparse precomputed kernels are not supported: pass a dense array")
+    if is_one_matrix(matrices):
+        matrices = _numeric(matrices, "kernel_0")
     if isinstance(matrices, np.ndarray):
         if matrices.ndim not in (2, 3):
             raise InputError(
@@ -222,6 +224,17 @@ def precomputed_specs(matrices: object) -> tuple[Precomputed, ...]:
     for spec in specs:
         check_matrix(spec, n)
     return specs
+
+
+def is_one_matrix(matrices: object) -> bool:
+    """Whether these are rows of numbers, or an object that becomes one array: no list of arrays."""
+    if isinstance(matrices, list | tuple):
+        return (
+            len(matrices) > 0
+            and isinstance(matrices[0], list | tuple)
+            and not any(isinstance(entry, list | tuple) for entry in matrices[0])
+        )
+    return hasattr(matrices, "__array__") and not isinstance(matrices, np.ndarray)
 
 
 def _numeric(item: object, name: str) -> npt.NDArray[np.floating[Any]]:

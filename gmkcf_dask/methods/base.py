@@ -87,7 +87,8 @@ class Clustering:
     seed : int
     factors : mapping of str to ndarray
         What the labels came from and new samples are placed with. U and V of a factorization,
-        shape (n, k), scaled so that diag(UᵀK_wU) = 1, and `UtKU`, that matrix, (k, k); or the
+        shape (n, k), scaled so that diag(UᵀK_wU) = 1, `UtKU`, that matrix, (k, k), and the
+        `diagonal` of K_w, (n,); or the
         `embedding`, `eigenvalues` and `extension` of spectral clustering; with either the K-means
         `centres` in that representation, (k, r). Or the centres `C` of kernel k-means as weights
         of samples, (n, k), with `norms` and `fused_weights`; see `partition.Partition`.

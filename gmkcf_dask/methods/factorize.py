@@ -103,6 +103,8 @@ class Factorization:
         w of the start, then after every iteration; shape (0, m) where it stays.
     UtKU : ndarray, shape (k, k), or None
         UᵀK_wU, once the run is finished.
+    diagonal : ndarray, shape (n,), or None
+        Of K_w, likewise.
     """
 
     U: Floats
@@ -112,6 +114,7 @@ class Factorization:
     converged: bool
     weights_history: Floats = field(default_factory=partial(no_weights, 0))
     UtKU: Floats | None = None
+    diagonal: Floats | None = None
 
     def __post_init__(self) -> None:
         refuse_nonfinite(U=self.U, V=self.V)
@@ -136,6 +139,7 @@ def factorization_form(n: int, k: int, m: int, *, finished: bool) -> Form:
         converged=forms.truth,
         weights_history=forms.weights_history(m),
         UtKU=forms.any_floats(k, k) if finished else _none,
+        diagonal=forms.any_floats(n) if finished else _none,
     )
     return forms.as_long_as_the_history(fields)
 
@@ -325,18 +329,19 @@ def warn_not_converged(
     )
 
 
-def finish(run: Factorization, KU: Floats, *, polish: bool) -> Factorization:
+def finish(
+    run: Factorization, KU: Floats, *, polish: bool, diagonal: Floats | None = None
+) -> Factorization:
     """Exact V if wanted, then columns scaled so that diag(UᵀK_wU) = 1; KU is K_wU of the final w.
 
     K-means sees V, so the scale of its columns matters; J does not change with it.
     """
     UtKU = symmetric_product(run.U, KU)
     V = updates.solve_V(KU, UtKU, run.V) if polish else run.V
-    if V is None:
-        V = run.V
+    if polish and updates.is_indefinite(UtKU):
         warnings.warn(
-            "V was not polished, the last iterate is kept: the fused kernel is not positive "
-            "semi-definite on the concepts (min-max scaling of wide kernels can do that)",
+            "there is no best V, the last iterate has a say in it: the fused kernel is not "
+            "positive semi-definite on the concepts (min-max scaling of wide kernels can do that)",
             NumericsWarning,
             stacklevel=3,
         )
@@ -349,10 +354,12 @@ def finish(run: Factorization, KU: Floats, *, polish: bool) -> Factorization:
             stacklevel=3,
         )
     s = updates.column_scale(UtKU)
-    return replace(run, U=run.U / s, V=V * s, UtKU=UtKU / np.outer(s, s))
+    return replace(run, U=run.U / s, V=V * s, UtKU=UtKU / np.outer(s, s), diagonal=diagonal)
 
 
 def factors_of(run: Factorization, centres: Floats) -> dict[str, Floats]:
     """What a finished run leaves: its factors, and all that a new sample is placed with."""
     assert run.UtKU is not None
-    return {"U": run.U, "V": run.V, "UtKU": run.UtKU, "centres": centres}
+    assert run.diagonal is not None
+    products = {"UtKU": run.UtKU, "diagonal": run.diagonal}
+    return {"U": run.U, "V": run.V, "centres": centres, **products}

@@ -129,4 +129,4 @@ def kcf(
         warn_not_converged(options, history, risen=risen, what=f"KCF on {kernel.label}")
     constant = no_weights(len(weights))
     run = Factorization(at.U, at.V, weights, tuple(history), converged, constant)
-    return finish(run, at.KU.full, polish=options.polish)
+    return finish(run, at.KU.full, polish=options.polish, diagonal=kernel.diagonal())

@@ -1,8 +1,8 @@
 """Where new samples belong, for every method for which that has a meaning.
 
 A new sample x is known by its row of the fused kernel against the training samples. Products of
-that row with a few columns (`basis`) are all a method needs; `representation` makes the sample's
-row in the method's own terms of them, and `distances` compares it with the centres of the clusters.
+that row with a few columns are all a method needs; `representation` makes the sample's row in the
+method's own terms of them, and `distances` compares it with the centres of the clusters.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from gmkcf_dask.engine.cross import Known, Seen
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.methods.assign import squared_distances
 from gmkcf_dask.methods.base import Clustering, Floats, Method
 from gmkcf_dask.methods.partition import distances_to
 from gmkcf_dask.methods.spectral import Sc, unit_rows
-from gmkcf_dask.methods.updates import place_rows
+from gmkcf_dask.methods.updates import lacks_rank, solve_V
 
 _SMALLEST_SHARE = 1e-9
 """Of the sample's degree: what is divided by is at least that far from 0."""
@@ -31,7 +32,7 @@ class NoPredictionError(InputError, AttributeError):
 
 @dataclass(frozen=True)
 class Extension(ABC):
-    """How a method goes on to new samples; small enough to travel in tasks, but for `basis`.
+    """How a method goes on to new samples; small enough to travel in tasks.
 
     Attributes
     ----------
@@ -44,26 +45,30 @@ class Extension(ABC):
     weights: Floats
 
     @abstractmethod
-    def representation(self, products: Floats, diagonal: Floats | None) -> Floats:
-        """Rows of the new samples, shape (len, r), from k_w(x,·)B and, if wanted, k_w(x,x)."""
+    def representation(self, seen: Seen) -> Floats:
+        """Rows of the new samples, shape (len, r)."""
 
     @abstractmethod
     def distances(self, rows: Floats) -> Floats:
         """Squared distances of such rows to the centres of the clusters, shape (len, k)."""
 
-    def __call__(self, products: Floats, diagonal: Floats | None) -> Floats:
-        return self.representation(products, diagonal)
+    def __call__(self, seen: Seen) -> Floats:
+        return self.representation(seen)
 
 
 @dataclass(frozen=True)
 class ConceptExtension(Extension):
-    """v = argmin over v ≥ 0 of vᵀ(UᵀK_wU)v − 2vᵀb with b = k_w(x,·)U; nearest K-means centre."""
+    """v = argmin over v ≥ 0 of vᵀ(UᵀK_wU)v − 2vᵀb with b = k_w(x,·)U; nearest K-means centre.
+
+    Where that leaves v open, because concepts coincide, the nearest training sample's row decides.
+    """
 
     UtKU: Floats
     centres: Floats
 
-    def representation(self, products: Floats, diagonal: Floats | None) -> Floats:
-        return place_rows(products, self.UtKU)
+    def representation(self, seen: Seen) -> Floats:
+        b = seen.products
+        return solve_V(b, self.UtKU, np.zeros_like(b) if seen.nearest is None else seen.nearest)
 
     def distances(self, rows: Floats) -> Floats:
         return squared_distances(rows, self.centres)
@@ -80,9 +85,9 @@ class CentreExtension(Extension):
 
     norms: Floats
 
-    def representation(self, products: Floats, diagonal: Floats | None) -> Floats:
-        own = np.zeros(len(products)) if diagonal is None else diagonal
-        return distances_to(self.norms, own, products)
+    def representation(self, seen: Seen) -> Floats:
+        own = np.zeros(len(seen.products)) if seen.diagonal is None else seen.diagonal
+        return distances_to(self.norms, own, seen.products)
 
     def distances(self, rows: Floats) -> Floats:
         return rows
@@ -94,8 +99,8 @@ class SpectralExtension(Extension):
 
     centres: Floats
 
-    def representation(self, products: Floats, diagonal: Floats | None) -> Floats:
-        return unit_rows(products)
+    def representation(self, seen: Seen) -> Floats:
+        return unit_rows(seen.products)
 
     def distances(self, rows: Floats) -> Floats:
         return squared_distances(rows, self.centres)
@@ -107,15 +112,15 @@ class UnnormalizedExtension(SpectralExtension):
 
     eigenvalues: Floats
 
-    def representation(self, products: Floats, diagonal: Floats | None) -> Floats:
-        degree = products[:, -1:]
+    def representation(self, seen: Seen) -> Floats:
+        products, degree = seen.products[:, :-1], seen.products[:, -1:]
         gap = degree - self.eigenvalues
         least = np.maximum(_SMALLEST_SHARE * np.abs(degree), np.finfo(float).tiny)
-        return unit_rows(products[:, :-1] / np.where(np.abs(gap) < least, least, gap))
+        return unit_rows(products / np.where(np.abs(gap) < least, least, gap))
 
 
-def extension_and_basis(method: Method, found: Clustering) -> tuple[Extension, Floats]:
-    """How a fitted method places new samples, and the columns (n, r) their rows are multiplied by.
+def extension_of(method: Method, found: Clustering) -> tuple[Extension, Known]:
+    """How a fitted method places new samples, and what it has to know about the training samples.
 
     Raises
     ------
@@ -133,20 +138,24 @@ def extension_and_basis(method: Method, found: Clustering) -> tuple[Extension, F
     _refuse_missing(name, factors)
     if name in ("gmkcf", "kcf"):
         weights = found.weights**2 if name == "gmkcf" else found.weights
-        return ConceptExtension(weights, factors["UtKU"], factors["centres"]), factors["U"]
+        extension = ConceptExtension(weights, factors["UtKU"], factors["centres"])
+        if lacks_rank(factors["UtKU"]):
+            return extension, Known(factors["U"], factors["diagonal"], factors["V"])
+        return extension, Known(factors["U"])
     if name in ("kkm", "rmkkm"):
-        return CentreExtension(factors["fused_weights"], factors["norms"]), factors["C"]
+        return CentreExtension(factors["fused_weights"], factors["norms"]), Known(factors["C"])
     assert isinstance(method, Sc)
     basis, centres = factors["extension"], factors["centres"]
     if method.laplacian == "symmetric":
-        return SpectralExtension(found.weights, centres), basis
+        return SpectralExtension(found.weights, centres), Known(basis)
     with_degree = np.hstack([basis, np.ones((len(basis), 1))])
-    return UnnormalizedExtension(found.weights, centres, factors["eigenvalues"]), with_degree
+    values = factors["eigenvalues"]
+    return UnnormalizedExtension(found.weights, centres, values), Known(with_degree)
 
 
 _NEEDED = {
-    "gmkcf": ("U", "UtKU", "centres"),
-    "kcf": ("U", "UtKU", "centres"),
+    "gmkcf": ("U", "V", "UtKU", "diagonal", "centres"),
+    "kcf": ("U", "V", "UtKU", "diagonal", "centres"),
     "kkm": ("C", "norms", "fused_weights"),
     "rmkkm": ("C", "norms", "fused_weights"),
     "sc": ("extension", "eigenvalues", "centres"),

@@ -18,8 +18,11 @@ LARGEST_STEP = 1e12
 """No entry of U or V grows by more than this factor in one multiplicative step."""
 SMALLEST = float(np.finfo(np.float64).tiny)
 """What a multiplicative step leaves at least: 0 could never grow again, and denormals are slow."""
-_RANK = 1e-7
-"""Smaller eigenvalues of UᵀK_wU, relative to the largest, are rounding of float32 kernels."""
+_RANK = 1e-5
+"""Along smaller eigenvalues of UᵀK_wU, relative to the largest, rounding of float32 kernels (6e-8)
+would be seen in V."""
+_PULL = 1e-9
+"""Likewise, how strongly a given V decides there: too weak to matter where the kernel does."""
 _INDEFINITE = 1e-5
 
 
@@ -76,10 +79,12 @@ def column_scale(UtKU: Floats) -> Floats:
     return np.where(s > 0.0, s, 1.0)
 
 
-def solve_V(KU: Floats, UtKU: Floats, V: Floats) -> Floats | None:
+def solve_V(KU: Floats, UtKU: Floats, V: Floats) -> Floats:
     """[5] Each row v ≥ 0 of V exactly: min vᵀ(UᵀK_wU)v − 2 vᵀ(K_wU)_row.
 
     Where concepts coincide the best row is not unique; the one nearest to the given V is taken.
+    Where UᵀK_wU has clearly negative eigenvalues no row is the best: the given V decides in those
+    directions, and rows that would not be better than it stay as they are.
 
     Parameters
     ----------
@@ -88,55 +93,53 @@ def solve_V(KU: Floats, UtKU: Floats, V: Floats) -> Floats | None:
 
     Returns
     -------
-    ndarray of shape (n, k), or None where UᵀK_wU has clearly negative eigenvalues: then no row is
-    the best.
+    ndarray of shape (n, k)
     """
     s = column_scale(UtKU)
     eigenvalues, Q = eigh(UtKU / np.outer(s, s))
-    if eigenvalues[0] < -_INDEFINITE * max(float(eigenvalues[-1]), DENOMINATOR_FLOOR):
-        return None
-    R, targets = _least_squares(eigenvalues, Q, KU / s, V * s)
-    try:
-        return np.array([nnls(R, target)[0] for target in targets]) / s
-    except RuntimeError:  # the active-set search ran out of steps
-        return None
-
-
-def place_rows(KU: Floats, UtKU: Floats) -> Floats:
-    """[5] for samples of which nothing else is known, row by row; shape (len, k).
-
-    Where concepts coincide the smallest of the best rows is taken. Directions in which UᵀK_wU is
-    negative have no best point and are left out.
-    """
-    s = column_scale(UtKU)
-    eigenvalues, Q = eigh(UtKU / np.outer(s, s))
-    R, targets = _least_squares(eigenvalues, Q, KU / s, np.zeros_like(KU))
-    return np.array([_nonnegative(R, target) for target in targets]).reshape(KU.shape) / s
-
-
-def _nonnegative(R: Floats, target: Floats) -> Floats:
-    try:
-        return np.asarray(nnls(R, target)[0])
-    except RuntimeError:  # column by column gets there as well, if slowly
-        start = np.zeros((1, R.shape[1]))
-        return np.asarray(hals_V(start, (target @ R)[None], R.T @ R, passes=1000)[0])
-
-
-def _least_squares(eigenvalues: Floats, Q: Floats, KU: Floats, V: Floats) -> tuple[Floats, Floats]:
-    """R and rows t with vᵀGv − 2vᵀb = ‖Rv − t‖² + const, G = QΛQᵀ: R = Λ^½Qᵀ, t = Λ^-½Qᵀb.
-
-    Where G has no full rank, a weak pull to the rows of V decides.
-    """
     largest = max(float(eigenvalues[-1]), DENOMINATOR_FLOOR)
     kept = eigenvalues > _RANK * largest
     roots = np.sqrt(eigenvalues[kept])
+    # vᵀGv − 2vᵀb = ‖Rv − t‖² + const with R = Λ^½Qᵀ, t = Λ^-½Qᵀb
     R = roots[:, None] * Q[:, kept].T
-    targets: Floats = KU @ (Q[:, kept] / roots)
+    targets: Floats = (KU / s) @ (Q[:, kept] / roots)
     if not kept.all():
-        pull = np.sqrt(_RANK * largest)  # too weak to matter where the kernel has a say
-        R = np.vstack([R, pull * np.eye(len(Q))])
-        targets = np.hstack([targets, pull * V])
-    return R, targets
+        pull = np.sqrt(_PULL * largest)
+        R = np.vstack([R, pull * np.eye(len(s))])
+        targets = np.hstack([targets, pull * (V * s)])
+    solved = np.array([_nonnegative(R, target) for target in targets]).reshape(KU.shape) / s
+    if not is_indefinite(UtKU):
+        return solved
+    better = _row_values(solved, KU, UtKU) < _row_values(V, KU, UtKU)
+    return np.where(better[:, None], solved, V)
+
+
+def lacks_rank(UtKU: Floats) -> bool:
+    """Whether the given V has a say in the exact one: concepts coincide, or it is indefinite."""
+    s = column_scale(UtKU)
+    eigenvalues = eigh(UtKU / np.outer(s, s), eigvals_only=True)
+    return not eigenvalues[0] > _RANK * eigenvalues[-1]
+
+
+def is_indefinite(UtKU: Floats) -> bool:
+    """Whether UᵀK_wU has clearly negative eigenvalues: then no V is the best."""
+    s = column_scale(UtKU)
+    eigenvalues = eigh(UtKU / np.outer(s, s), eigvals_only=True)
+    return bool(eigenvalues[0] < -_INDEFINITE * max(float(eigenvalues[-1]), DENOMINATOR_FLOOR))
+
+
+def _row_values(V: Floats, KU: Floats, UtKU: Floats) -> Floats:
+    """vᵀ(UᵀK_wU)v − 2 vᵀ(K_wU)_row of every row, shape (n,)."""
+    return np.asarray(np.sum(V * (V @ UtKU - 2.0 * KU), axis=1))
+
+
+def _nonnegative(R: Floats, target: Floats) -> Floats:
+    """argmin over v ≥ 0 of ‖Rv − t‖, shape (k,)."""
+    try:
+        return np.asarray(nnls(R, target)[0])
+    except RuntimeError:  # the active-set search ran out of steps: column by column gets there, too
+        start = np.zeros((1, R.shape[1]))
+        return np.asarray(hals_V(start, (target @ R)[None], R.T @ R, passes=1000)[0])
 
 
 def empty_concepts(UtKU: Floats, V: Floats) -> int:

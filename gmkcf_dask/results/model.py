@@ -250,6 +250,7 @@ def refuse_misfits(method: Method, found: Clustering, training: Training) -> Non
         "U": (n, k), "V": (n, k), "UtKU": (k, k), "C": (n, k), "norms": (k,),
         "fused_weights": (m,), "embedding": (n, k), "extension": (n, k), "eigenvalues": (k,),
         "centres": (k, k),
+        "diagonal": (n,),
     }  # fmt: skip
     right = {
         "labels": _fits(found.labels, (n,)) and found.labels.dtype.kind == "i",
