@@ -124,10 +124,11 @@ def refuse_other_columns(found: int, wanted: int) -> None:
         )
 
 
-def _runner(training: Training, resources: Resources | None) -> Runner:
+def _runner(training: Training, resources: Resources | None) -> Runner | None:
     features = training.features
-    if resources is None or not isinstance(features, StoredFeatures):
-        return threads().runner
+    if not isinstance(features, StoredFeatures):
+        return None
+    resources = resources or threads()
     refuse_blind_workers(resources.runner, location(features.path), features.store_id, write=False)
     return resources.runner
 

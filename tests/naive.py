@@ -63,6 +63,66 @@ def finished_kernel(X, name, normalization, scaling):
     return (K + K.T) / 2
 
 
+# ---------------------------------------------------------------- new samples
+
+
+def cross_kernel(X, new, name):
+    """One raw kernel between new samples and the training samples X, widths from X alone."""
+    G = new @ X.T
+    if name.startswith("rbf_"):
+        D2 = np.array([((x - X) ** 2).sum(axis=1) for x in new])
+        sigma = float(name[4:]) * np.sqrt(distances_squared(X)).mean()
+        return np.ones_like(D2) if sigma == 0 else np.exp(-D2 / (2 * sigma**2))
+    if name.startswith("poly_"):
+        a, b = name[len("poly_a") :].split("_b")
+        return (float(a) + G) ** int(b)
+    if name == "linear":
+        return G
+    lengths = [np.sqrt((Y**2).sum(axis=1)) for Y in (new, X)]
+    return G / np.outer(*(np.where(length > 0, length, 1.0) for length in lengths))
+
+
+def own_value(x, name):
+    """k(x, x)"""
+    if name.startswith("rbf_"):
+        return 1.0
+    if name == "cosine":
+        return float((x**2).sum() > 0)
+    return cross_kernel(x[None], x[None], name)[0, 0]
+
+
+def finished_cross_kernel(X, new, name, normalization, scaling):
+    """Normalised and scaled by what was found on X; rows of samples without a direction are 0."""
+    raw, K = cross_kernel(X, new, name), kernel(X, name)
+    training, valid = normalize(K, normalization)
+    if name == "cosine":
+        valid = valid & ((X**2).sum(axis=1) > 0)
+    values, own_valid = raw.copy(), np.ones(len(new), bool)
+    if normalization != "none":
+        norm = np.diag(K) if normalization == "unit" else K.sum(axis=1)
+        own = [own_value(x, name) for x in new] if normalization == "unit" else raw.sum(axis=1)
+        own_valid = np.asarray(own) > 0
+        roots = [np.sqrt(np.where(part > 0, part, 1.0)) for part in (np.asarray(own), norm)]
+        values = raw / np.outer(*roots)
+    if name == "cosine":
+        own_valid = own_valid & ((new**2).sum(axis=1) > 0)
+    if scaling == "minmax":
+        inside = training[np.ix_(valid, valid)]
+        low, high = (inside.min(), inside.max()) if inside.size else (0.0, 0.0)
+        constant = high - low <= 1e-12 * abs(high)
+        values = np.ones_like(values) if constant else (values - low) / (high - low)
+    values[~own_valid] = 0
+    values[:, ~valid] = 0
+    return values
+
+
+def place(crosses, w, U, UtKU):
+    """Rows of V for new samples, one non-negative least squares each."""
+    b = sum(w[i] ** 2 * crosses[i] for i in range(len(crosses))) @ U
+    L = np.linalg.cholesky(UtKU)
+    return np.array([nnls(L.T, np.linalg.solve(L, row))[0] for row in b])
+
+
 # ---------------------------------------------------------------- updates
 
 

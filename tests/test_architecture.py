@@ -35,7 +35,7 @@ ORDER = [
     ["kinds", "doctor"],
     ["methods"],
     ["results"],
-    ["workflow", "prediction", "submit", "submit_config", "submit_kubernetes"],
+    ["prediction", "newcomers", "workflow", "submit", "submit_config", "submit_kubernetes"],
     ["choosing"],
     ["benchmark"],
     ["stages"],

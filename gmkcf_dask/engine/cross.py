@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from dask.delayed import delayed
 
+from gmkcf_dask.blas import on_cores, one_blas_thread
 from gmkcf_dask.corpus.model import Matrix
 from gmkcf_dask.engine.tasks import plain
 from gmkcf_dask.errors import InputError
@@ -74,7 +75,7 @@ def extend(
     cross: CrossKernels,
     known: Known,
     finish: Finish,
-    runner: Runner,
+    runner: Runner | None,
     listen: Listener = ignore,
     *,
     edge: int,
@@ -90,6 +91,8 @@ def extend(
     known : Known
     finish : callable
         On the workers, block by block.
+    runner : Runner or None
+        None where the training samples are in this process: then it works alone, on all its cores.
     edge : int
         New samples in a task.
     diagonal : bool
@@ -105,6 +108,7 @@ def extend(
 
     def graph(some: range) -> Any:
         held = delayed(known, name=f"gmkcf-known-{uuid4().hex}", traverse=False)
+        assert runner is not None
         task = delayed(runner.task(_task), pure=False, traverse=False)
         parts = [
             task(_whole(new[first : first + edge]), first, held, cross, finish, diagonal)
@@ -112,9 +116,18 @@ def extend(
         ]
         return delayed(_listed, pure=False)(*parts)
 
+    def here(first: int) -> Floats | InputError:
+        return _task(new[first : first + edge], first, known, cross, finish, diagonal)
+
+    def results(some: range) -> list[Floats | InputError]:
+        if runner is None:
+            with one_blas_thread():
+                return on_cores(lambda: here, some)
+        return list(runner.retry(lambda: runner.compute(graph(some))))
+
     listen(StageProgress("predict", 0, n, unit="samples"))
     for some in _batches(starts):
-        for result in runner.retry(lambda some=some: runner.compute(graph(some))):  # type: ignore[misc]
+        for result in results(some):
             if isinstance(result, InputError):
                 raise result
             found.append(result)

@@ -6,7 +6,7 @@ import numbers
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -219,7 +219,11 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
                     remove_checkpoints(folder)
         finally:
             close()
-        self._keep(Model(method, found, training(), self._kernel_parameters()))
+        seen, names = training(), getattr(self, "feature_names_in_", None)
+        if names is not None:
+            seen = replace(seen, terms=tuple(map(str, names)))
+        parameters = self._kernel_parameters()
+        self._keep(Model(method, found, seen, parameters, named_features=names is not None))
         return self
 
     def _keep(self, model: Model) -> None:
@@ -386,8 +390,7 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
         features = as_features(X)
         validate_data(self, X, skip_check_array=True)  # only notes names and number of columns
         ids = tuple(str(i) for i in range(features.shape[0]))
-        names = getattr(self, "feature_names_in_", None)
-        return Corpus(features, ids, terms=None if names is None else tuple(map(str, names)))
+        return Corpus(features, ids)
 
     def _resources(self) -> Resources:
         client = self.client if self.client is not None else _current_client()

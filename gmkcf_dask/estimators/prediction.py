@@ -208,6 +208,8 @@ def estimator_of(model: Model, kernels: Mapping[str, Any] | None = None) -> Any:
     made._keep(model)
     training = model.training
     made.n_features_in_ = training.n_features or training.n_samples
+    if model.named_features:
+        made.feature_names_in_ = np.array(training.terms, dtype=object)
     return made
 
 

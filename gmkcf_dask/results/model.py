@@ -65,6 +65,8 @@ class Model:
         Of the estimator, beside those of the method: how kernels were made.
     versions : mapping of str
         Of what made it.
+    named_features : bool
+        Whether the columns of the training samples had names, as those of a data frame have.
     """
 
     method: Method
@@ -72,6 +74,7 @@ class Model:
     training: Training
     parameters: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=package_versions)
+    named_features: bool = False
 
 
 def save_model(model: Model, path: Path, *, features: bool = True, overwrite: bool = False) -> None:
@@ -174,6 +177,7 @@ def _tree(model: Model) -> dict[str, Any]:
     return {
         "method": {"name": model.method.name, "parameters": method},
         "parameters": dict(model.parameters),
+        "named_features": model.named_features,
         "clustering": {**own, "runs": [asdict(run) for run in found.runs]},
         "training": {
             "n_samples": training.n_samples,
@@ -217,7 +221,8 @@ def _model(path: Path, body: Mapping[str, Any]) -> Model:
     method = make_method(tree["method"]["name"], **_tuples(tree["method"]["parameters"]))
     found = clustering_of(tree["clustering"])
     refuse_misfits(method, found, training)
-    return Model(method, found, training, tree["parameters"], body["versions"])
+    named = bool(tree["named_features"]) and training.terms is not None
+    return Model(method, found, training, tree["parameters"], body["versions"], named)
 
 
 def clustering_of(state: Mapping[str, Any]) -> Clustering:

@@ -11,7 +11,6 @@ import numpy as np
 
 from gmkcf_dask.corpus.model import Floats, Matrix
 from gmkcf_dask.errors import InputError
-from gmkcf_dask.files import get
 from gmkcf_dask.kernels.arrays import StoredFeatures
 from gmkcf_dask.kernels.cross import Unknown, missing_function, named_only
 from gmkcf_dask.kernels.features import ArrayFeatures, Features
@@ -132,8 +131,14 @@ def training_of_store(store: KernelStore, specs: Iterable[KernelSpec] = ()) -> T
         features,
         store.strings("ids"),
         store.strings("terms"),
-        json.loads(get(store.path / "reading.json") or b"null"),
+        _reading(store),
     )
+
+
+def _reading(store: KernelStore) -> Any:
+    """How a store's texts were read, as JSON; None where it was made of other things."""
+    found = getattr(store, "reading", lambda: None)()
+    return None if found is None else json.loads(found.to_json())
 
 
 def _spec(name: str, manifest: Any, asked: Mapping[str, KernelSpec]) -> KernelSpec:

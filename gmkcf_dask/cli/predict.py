@@ -1,0 +1,44 @@
+"""The command that sends new samples to the clusters of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gmkcf_dask.cli.commands import main
+from gmkcf_dask.cli.options import Location, cluster_options, open_place
+from gmkcf_dask.cli.report import showing_notes, showing_progress
+
+
+@main.command()
+@click.argument("run_folder", metavar="RUN", type=Location())
+@click.argument("new", metavar="NEW")
+@click.option("--out", type=Location(), required=True, help="CSV file for id,label,sure.")
+@click.option("--overwrite", is_flag=True, help="Replace the file that is there.")
+@click.option("--text-column", help="Tables: the column with the text.  [default: as for RUN]")
+@click.option("--id-column", help="Tables: sample ids.  [default: as for RUN]")
+@cluster_options
+def predict(run_folder: Path, new: str, out: Path, overwrite: bool, **options: Any) -> None:
+    """Send NEW samples to the clusters of a RUN, or of a model that was saved.
+
+    NEW is of any kind that INPUT can be: a matrix with the columns that the run's input had, or
+    texts, which are read with the vocabulary of the run. Their kernels with the run's samples come
+    from the features in its store. Written is how clearly each sample belongs to its cluster, too:
+    1 in its centre, 0 half way to another.
+    """
+    from gmkcf_dask.newcomers import TableColumns, check_out, place_newcomers
+
+    check_out(out, overwrite=overwrite)
+    columns = TableColumns(options["text_column"], options["id_column"])
+
+    def place(n_samples: int) -> Any:
+        return open_place(n_samples, options)
+
+    with showing_notes(), showing_progress() as progress:
+        sizes = place_newcomers(run_folder, new, out, columns, place, progress)
+    total = sum(sizes.values())
+    click.echo(f"{out}: {total:,} samples in {len(sizes)} clusters")
+    for label, size in sizes.items():
+        click.echo(f"  {label:>3}  {size:>7,}")

@@ -1,0 +1,136 @@
+"""From a run folder and a file of new samples to a file of their clusters."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from gmkcf_dask.cluster import Resources
+from gmkcf_dask.corpus import Corpus, read_corpus, warn_about_zero_rows
+from gmkcf_dask.errors import InputError
+from gmkcf_dask.events import Listener, ignore
+from gmkcf_dask.files import check_writable, exists, is_no_folder, put_atomic
+from gmkcf_dask.kernels.arrays import StoredFeatures
+from gmkcf_dask.prediction import Prediction, predict, refuse_other_columns
+from gmkcf_dask.results.model import Model, is_model, load_model
+from gmkcf_dask.results.past import model_of_run
+from gmkcf_dask.results.training import Training
+
+MATRICES = (".npz", ".npy", ".mtx", ".mtx.gz", ".svmlight", ".libsvm", ".mat")
+_WITHOUT_WIDTH = (".svmlight", ".libsvm")
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """Where a table has its texts and ids; None for where the run's own input had them."""
+
+    text_column: str | None = None
+    id_column: str | None = None
+
+
+def check_out(path: Path, *, overwrite: bool) -> None:
+    """Refuse, before any work, a file that is there or cannot be written."""
+    if exists(path) and not is_no_folder(path):
+        raise InputError(f"{path} is a folder: give a file for the labels")
+    if exists(path) and not overwrite:
+        raise InputError(f"{path} is there already: choose another file or --overwrite")
+    check_writable(path.parent, "the labels")
+
+
+def place_newcomers(
+    run: Path,
+    new: str,
+    out: Path,
+    columns: TableColumns,
+    place: Callable[[int], AbstractContextManager[Resources]],
+    listen: Listener = ignore,
+) -> dict[int, int]:
+    """Write id, label and sureness of every new sample; returns the sizes by cluster.
+
+    Parameters
+    ----------
+    run : Path
+        A run folder, or a saved model.
+    new : str
+        Path of the new samples.
+    place : callable
+        From a number of samples to the resources they call for.
+    """
+    model = open_model(run)
+    model.training.refuse_missing()
+    if model.training.precomputed:
+        raise InputError(
+            f"the kernels of {run} were precomputed, so those of new samples have to be, too: use "
+            "gmkcf_dask.load in Python, whose predict takes them"
+        )
+    corpus = new_rows(model.training, new, columns)
+    warn_about_zero_rows(corpus.X)
+    stored = isinstance(model.training.features, StoredFeatures)
+    with place(corpus.n_samples) if stored else nullcontext() as resources:
+        found = predict(model, corpus.X, resources, listen)
+    put_atomic(out, as_csv(corpus.ids, found))
+    counts = Counter(found.labels.tolist())
+    return {label: counts[label] for label in sorted(counts)}
+
+
+def open_model(path: Path) -> Model:
+    """The model of a run folder, or one that was saved."""
+    return load_model(path) if is_model(path) else model_of_run(path)
+
+
+def new_rows(training: Training, path: str, columns: TableColumns) -> Corpus:
+    """New samples as the training samples were read: the same columns, the same words."""
+    name = Path(path).name.lower()
+    if name.endswith(MATRICES):
+        corpus = read_corpus(path)
+        if name.endswith(_WITHOUT_WIDTH):
+            corpus = _widened(corpus, training.n_features)
+    elif training.reading is None:
+        raise InputError(
+            f"{path} holds texts, but the run's samples were not read from texts: give a matrix "
+            f"with {training.n_features} columns"
+        )
+    else:
+        corpus = _read_texts(training, path, columns)
+    refuse_other_columns(corpus.n_features, training.n_features)
+    return corpus
+
+
+def _read_texts(training: Training, path: str, columns: TableColumns) -> Corpus:
+    # late: those who bring matrices do not need what reads texts
+    texts: Any = import_module("gmkcf_dask.corpus.reading")
+    reading = texts.TextReading.from_json(json.dumps(training.reading))
+    given = {name: value for name, value in asdict(columns).items() if value is not None}
+    reading = replace(reading, options=replace(reading.options, **given))
+    corpus: Corpus = texts.read_like(path, reading, training.terms)
+    return corpus
+
+
+def _widened(corpus: Corpus, n_features: int) -> Corpus:
+    """These files do not say how many columns there are: the last ones may be 0 in all rows."""
+    X = corpus.X
+    if isinstance(X, np.ndarray) or X.shape[1] >= n_features:
+        return corpus
+    parts = (X.data, X.indices, X.indptr)
+    return Corpus(sparse.csr_array(parts, shape=(X.shape[0], n_features)), corpus.ids)
+
+
+def as_csv(ids: tuple[str, ...], found: Prediction) -> bytes:
+    """Lines of id,label,sure."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["id", "label", "sure"])
+    sure: Any = (f"{value:.4f}" for value in found.sure)
+    rows.writerows(zip(ids, found.labels.tolist(), sure, strict=True))
+    return text.getvalue().encode()
