@@ -9,7 +9,7 @@ import click
 
 from gmkcf_dask.cli.commands import main
 from gmkcf_dask.cli.options import Location, cluster_options, open_place
-from gmkcf_dask.cli.report import showing_notes, showing_progress
+from gmkcf_dask.cli.watching import showing_notes, tell, watch_options, watching
 
 
 @main.command()
@@ -20,6 +20,7 @@ from gmkcf_dask.cli.report import showing_notes, showing_progress
 @click.option("--text-column", help="Tables: the column with the text.  [default: as for RUN]")
 @click.option("--id-column", help="Tables: sample ids.  [default: as for RUN]")
 @cluster_options
+@watch_options
 def predict(run_folder: Path, new: str, out: Path, overwrite: bool, **options: Any) -> None:
     """Send NEW samples to the clusters of a RUN, or of a model that was saved.
 
@@ -36,9 +37,10 @@ def predict(run_folder: Path, new: str, out: Path, overwrite: bool, **options: A
     def place(n_samples: int) -> Any:
         return open_place(n_samples, options)
 
-    with showing_notes(), showing_progress() as progress:
-        sizes = place_newcomers(run_folder, new, out, columns, place, progress)
+    with showing_notes(), watching("reading", "predict") as listen:
+        sizes = place_newcomers(run_folder, new, out, columns, place, listen)
     total = sum(sizes.values())
+    tell(out=out, n_samples=total, sizes={str(label): size for label, size in sizes.items()})
     click.echo(f"{out}: {total:,} samples in {len(sizes)} clusters")
     for label, size in sizes.items():
         click.echo(f"  {label:>3}  {size:>7,}")
