@@ -80,7 +80,7 @@ def predict(
     if training.precomputed:
         training, X = _as_functions(training, new)
     else:
-        X = as_features(new)
+        X = _apart(as_features(new), training)
         refuse_other_columns(X.shape[1], training.n_features)
     assert training.features is not None
     own_edge, edge = tiling or edges(X.shape[0], X.shape[1], sparse=not isinstance(X, np.ndarray))
@@ -131,6 +131,17 @@ def _runner(training: Training, resources: Resources | None) -> Runner | None:
     resources = resources or threads()
     refuse_blind_workers(resources.runner, location(features.path), features.store_id, write=False)
     return resources.runner
+
+
+def _apart(X: Matrix, training: Training) -> Matrix:
+    """The samples in memory of their own.
+
+    NumPy multiplies an array with itself by another routine, with other last bits: the training
+    samples given again as the very same array would differ from a copy of it.
+    """
+    held = training.features.X if isinstance(training.features, ArrayFeatures) else None
+    dense = isinstance(X, np.ndarray) and isinstance(held, np.ndarray)
+    return X.copy() if dense and np.may_share_memory(X, held) else X
 
 
 def _as_functions(training: Training, new: Any) -> tuple[Training, Matrix]:

@@ -135,6 +135,7 @@ class Predicting(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lasting):  #
     def _checked(self, X: Any) -> None:
         check_is_fitted(self)
         training = self._model.training
+        training.refuse_missing()
         if training.precomputed:
             name = type(self).__name__
             prediction.cross_matrices(X, len(training.kernels), training.n_samples, name)
@@ -207,7 +208,8 @@ def estimator_of(model: Model, kernels: Mapping[str, Any] | None = None) -> Any:
     made = ESTIMATORS[model.method.name](**method, **how)
     made._keep(model)
     training = model.training
-    made.n_features_in_ = training.n_features or training.n_samples
+    if training.n_features or training.precomputed:
+        made.n_features_in_ = training.n_features or training.n_samples
     if model.named_features:
         made.feature_names_in_ = np.array(training.terms, dtype=object)
     return made

@@ -248,7 +248,7 @@ def wrong_fields(m: Manifest) -> list[str]:
     checks = {
         "store_id": _texts({"": m.store_id}) and len(m.store_id) == 32,
         "precision": m.precision in tuple(STORED_BYTES),
-        "kernels": len(set(names)) == len(names) and all(map(_right_record, m.kernels)),
+        "kernels": len(set(names)) == len(names) and all(map(right_record, m.kernels)),
         "inputs, versions, nearest, digests or vectors": all(map(_texts, texts)),
         "resolved or complete": isinstance(m.resolved, bool) and isinstance(m.complete, bool),
         "tiles_done": all(_whole(t, 0, n_tiles - 1) for t in marked)
@@ -290,7 +290,8 @@ def _right_keys(m: Manifest, names: set[str]) -> bool:
     return set(m.vectors) <= vectors and {*nearest, *nearest.values()} <= names
 
 
-def _right_record(record: KernelRecord) -> bool:
+def right_record(record: KernelRecord) -> bool:
+    """Whether options and statistics of a kernel are of the right kinds."""
     numbers = (record.mean_distance, record.sigma, record.d2_max, record.minimum, record.maximum)
     options = record.normalization in NORMALIZATIONS and record.scaling in SCALINGS
     return options and all(value is None or _number(value) for value in numbers)

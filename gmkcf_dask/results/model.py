@@ -33,14 +33,14 @@ from gmkcf_dask.files import (
 )
 from gmkcf_dask.kernels.cross import named_only
 from gmkcf_dask.kernels.features import ArrayFeatures
-from gmkcf_dask.kernels.manifest import KernelRecord, package_versions
+from gmkcf_dask.kernels.manifest import KernelRecord, package_versions, right_record
 from gmkcf_dask.kernels.specs import FunctionKernel, KernelSpec, Precomputed, parse_kernel
 from gmkcf_dask.kernels.tiles import ResolvedKernel
 from gmkcf_dask.methods.base import Clustering, Method, RunSummary
 from gmkcf_dask.methods.registry import make_method, parameters_of
 from gmkcf_dask.results.packing import DAMAGE, digest, dump, pack, read_arrays, unpack
 from gmkcf_dask.results.training import Training, features_of, matrix_of_name
-from gmkcf_dask.security import refuse_link
+from gmkcf_dask.security import is_plain_name, refuse_link
 
 FORMAT = "gmkcf-model"
 FORMAT_VERSION = 1
@@ -222,7 +222,23 @@ def _model(path: Path, body: Mapping[str, Any]) -> Model:
     found = clustering_of(tree["clustering"])
     refuse_misfits(method, found, training)
     named = bool(tree["named_features"]) and training.terms is not None
-    return Model(method, found, training, tree["parameters"], body["versions"], named)
+    return Model(method, found, training, _parameters(tree["parameters"]), body["versions"], named)
+
+
+def _parameters(held: Mapping[str, Any]) -> dict[str, Any]:
+    """What was kept of an estimator's parameters, once each is of its kind."""
+    words = ("normalization", "scaling", "precision", "kernel")
+    whole = {"block_size": "auto", "random_state": None}
+    for name, value in held.items():
+        names = isinstance(value, list) and all(map(is_plain_name, value))
+        right = (
+            (name in words and isinstance(value, str))
+            or (name in whole and (value == whole[name] or type(value) is int))
+            or (name in ("kernels", "kernel") and (isinstance(value, str) or names))
+        )
+        if not right:
+            raise ValueError(f"the parameter {name[:40]} cannot be right")
+    return dict(held)
 
 
 def clustering_of(state: Mapping[str, Any]) -> Clustering:
@@ -238,6 +254,8 @@ def _tuples(state: Mapping[str, Any]) -> dict[str, Any]:
 def _kernel(record: Mapping[str, Any]) -> ResolvedKernel:
     values = {name: value for name, value in record.items() if name not in ("name", "kind")}
     name = record["name"]
+    if not (is_plain_name(name) and right_record(KernelRecord(name, **values))):
+        raise ValueError("a kernel cannot be right")
     spec: KernelSpec
     if record["kind"] == "formula":
         spec = parse_kernel(name)
