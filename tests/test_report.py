@@ -258,6 +258,13 @@ def test_kernels_that_are_nearly_the_same_are_named_once():
     assert "No two of them are nearly the same" in page_of(kernels=kernels).text
 
 
+def test_equal_weights_are_said_to_be_equal():
+    kernels = make_insight(m=3)["kernels"]
+    assert "a longer bar had more say" in page_of(kernels=kernels).text
+    kernels["weights"] = [1 / 3] * 3
+    assert "gave each of them the same say" in page_of(kernels=kernels).text
+
+
 def test_large_confusion_is_drawn_and_small_is_a_table():
     assert "confusion" not in page_of().ids
     many = make_insight(n=200, k=40)
