@@ -1,5 +1,7 @@
 // The map: points below, marks of what is pointed at or chosen above, so that those cost nothing.
 
+const MOST_NAMES = 30; // more of them hide the points
+
 function makeMap(choose) {
   const canvas = byId("map-points");
   if (!canvas) return {choose() {}};
@@ -122,7 +124,7 @@ function makeMap(choose) {
     const taken = [], ink = colour("ink"), paper = colour("card");
     const order = clusters.map((_, i) => i).sort((a, b) => (b === lit) - (a === lit) || a - b);
     for (const cluster of order) {
-      if (hidden.has(cluster)) continue;
+      if (hidden.has(cluster) || taken.length >= MOST_NAMES) continue;
       const seen = members[cluster].filter((row) => inside(plane.x(row), plane.y(row)));
       if (!seen.length) continue;
       const name = short(clusters[cluster].name, 26), half = context.measureText(name).width / 2 + 5;
