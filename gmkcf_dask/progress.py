@@ -151,7 +151,8 @@ class Progress:
         pieces.append(Piece(f", {_per_second(rate)}", 7))
         if speed is not None:
             pieces.append(Piece(f", {human_bytes(int(speed))}/s", 5))
-        if is_known(event) and event.done < event.total:
+        # runs that share their sweeps end together: how many have says nothing of the others
+        if is_known(event) and event.done < event.total and event.unit != "runs":
             left = self._left.guess((event.total - event.done) / rate, now)
             pieces.append(Piece(f", {duration(left)} left", 1))
         return pieces

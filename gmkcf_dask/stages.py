@@ -18,8 +18,6 @@ class Stage:
         When it began and when it was last heard of, in seconds of a monotonic clock.
     count : StageProgress or None
         The last count.
-    before : int
-        What of it was done before the stage began.
     iteration : IterationDone or None
         The last iteration.
     iterations : int
@@ -32,7 +30,6 @@ class Stage:
     began: float
     heard: float
     count: StageProgress | None = None
-    before: int = 0
     iteration: IterationDone | None = None
     iterations: int = 0
     best: float = float("inf")
@@ -82,8 +79,7 @@ class Stages:
             ended = self.end()
             # the first iteration began when the last event before it was heard
             began = now if isinstance(event, StageProgress) else self._heard
-            before = event.done if isinstance(event, StageProgress) else 0
-            self.current = Stage(stage_of(event), began, now, before=before)
+            self.current = Stage(stage_of(event), began, now)
         self.current = self.current.after(event, now)
         self._heard = now
         return ended
@@ -105,7 +101,7 @@ def _begins(stage: Stage, event: Event) -> bool:
     return (
         isinstance(event, StageProgress)
         and count is not None
-        and stage.name != "fit"
+        and stage.name not in ("reading", "fit")  # these may count several times over
         and (event.stage, event.unit) == (count.stage, count.unit)
         and event.done < count.done
     )

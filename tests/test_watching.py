@@ -137,6 +137,26 @@ def test_a_total_that_nobody_knows_is_not_shown(clock):
     assert "left" not in terminal.getvalue()
 
 
+def test_of_runs_that_go_on_together_no_time_is_guessed(clock):
+    terminal = Terminal()
+    progress = Progress(terminal)
+    for done in range(3):
+        progress(StageProgress("kcf", done, 12, unit="runs"))
+        clock.now += 1
+    assert "2/12 runs" in terminal.drawn[-1]
+    assert "left" not in terminal.getvalue()
+
+
+def test_a_corpus_that_is_read_twice_is_one_stage(clock):
+    terminal = Terminal()
+    progress = Progress(terminal)
+    for done in (0, 5, 10, 0, 5, 10):
+        progress(StageProgress("reading", done, 10, unit="documents"))
+        clock.now += 1
+    progress.close()
+    assert terminal.getvalue().count("\n") == 1
+
+
 def test_weights_are_small_bars(clock):
     terminal = Terminal()
     Progress(terminal)(iteration(1, weights=(0.1, 0.4, 0.8)))

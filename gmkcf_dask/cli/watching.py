@@ -25,7 +25,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from gmkcf_dask.cli.voice import Voice, Watcher
-from gmkcf_dask.events import StageProgress
+from gmkcf_dask.events import Listener, StageProgress
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -124,7 +124,7 @@ def showing_notes() -> Iterator[None]:
         note(str(warning.message))
 
 
-def reading(read: Callable[[Watcher], Any], *stages: str) -> Any:
+def reading(read: Callable[[Listener], Any], *stages: str) -> Any:
     """Read the input as the first of some stages; what is read says how many samples it has."""
     with watching(*stages) as listen:
         listen(StageProgress("reading", 0, -1, unit="samples"))
