@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from scipy import sparse
 
 from gmkcf_dask.cluster import Resources
 from gmkcf_dask.corpus import Corpus, read_corpus, warn_about_zero_rows
+from gmkcf_dask.corpus.readers import read_like
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.files import check_writable, exists, is_no_folder, put_atomic
@@ -108,13 +107,11 @@ def new_rows(training: Training, path: str, columns: TableColumns) -> Corpus:
 
 
 def _read_texts(training: Training, path: str, columns: TableColumns) -> Corpus:
-    # late: those who bring matrices do not need what reads texts
-    texts: Any = import_module("gmkcf_dask.corpus.reading")
-    reading = texts.TextReading.from_json(json.dumps(training.reading))
+    reading = training.reading
+    assert reading is not None
     given = {name: value for name, value in asdict(columns).items() if value is not None}
     reading = replace(reading, options=replace(reading.options, **given))
-    corpus: Corpus = texts.read_like(path, reading, training.terms)
-    return corpus
+    return read_like(path, reading, training.terms)
 
 
 def _widened(corpus: Corpus, n_features: int) -> Corpus:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import types
 from functools import cache
 
 import naive
@@ -481,39 +480,38 @@ def test_command_without_the_store_of_the_run(a_run, tmp_path):
     assert "its store is gone" in said
 
 
-def test_texts_are_read_as_those_of_the_run(a_run, tmp_path, monkeypatch, blobs):
-    """With a stand-in for the reader: what it is asked, and what becomes of its answer."""
-    from dataclasses import dataclass, replace
+TEXTS = [f"{words} nr{i:02}" for i, words in enumerate(
+    ["roses tulips garden soil", "flour butter oven cake"] * 12)]  # fmt: skip
 
-    from gmkcf_dask import newcomers
 
-    @dataclass(frozen=True)
-    class Options:
-        text_column: str = "text"
-        id_column: str | None = None
+def test_texts_are_read_as_those_of_the_run(tmp_path):
+    table = tmp_path / "texts.csv"
+    table.write_text("body,name\n" + "".join(f"{t},d{i}\n" for i, t in enumerate(TEXTS)))
+    how = ("--text-column", "body", "--id-column", "name", "--cluster", "threads")
+    assert asked("run", table, "-k", "2", "--out", tmp_path / "run", *how).exit_code == 0
+    new = tmp_path / "new.jsonl"
+    new.write_text('{"text": "tulips in the garden"}\n{"text": "an oven for the cake"}\n')
+    out = tmp_path / "new.csv"
+    columns = ("--text-column", "text", "--cluster", "threads")
+    done = asked("predict", tmp_path / "run", new, "--out", out, *columns)
+    assert done.exit_code == 0, done.output
+    labels = load(tmp_path / "run").labels_
+    rows = out.read_text().splitlines()[1:]
+    assert [int(row.split(",")[1]) for row in rows] == labels[:2].tolist()
 
-    @dataclass(frozen=True)
-    class TextReading:
-        options: Options
 
-        @classmethod
-        def from_json(cls, content):
-            assert content == '{"version": 1}'
-            return cls(Options())
-
-    def read_like(path, reading, terms):
-        asked.append((path, reading.options.text_column, terms))
-        return Corpus(blobs[0][:2], ("a", "b"))
-
-    asked = []
-    stand_in = types.SimpleNamespace(TextReading=TextReading, read_like=read_like)
-    monkeypatch.setitem(sys.modules, "gmkcf_dask.corpus.reading", stand_in)
-    training = load(a_run / "run")._model.training
-    training = replace(training, reading={"version": 1}, terms=tuple("wxyz"))
-    columns = newcomers.TableColumns("body")
-    found = newcomers.new_rows(training, "some/texts.jsonl", columns)
-    assert found.ids == ("a", "b")
-    assert asked == [("some/texts.jsonl", "body", tuple("wxyz"))]
+def test_texts_from_python(tmp_path):
+    model = GMKCF(2, random_state=0).fit(TEXTS)
+    new = ["tulips in the garden", "an oven for the cake"]
+    np.testing.assert_array_equal(model.predict(TEXTS), model.labels_)
+    np.testing.assert_array_equal(model.predict(new), model.labels_[:2])
+    model.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert again.terms_ == model.terms_
+    np.testing.assert_array_equal(again.transform(new), model.transform(new))
+    numbers = GMKCF(2, random_state=0, kernels="rbf_1").fit(np.eye(6))
+    with pytest.raises(InputError, match="fitted on numbers"):
+        numbers.predict(new)
 
 
 @pytest.mark.once

@@ -6,7 +6,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from gmkcf_dask.errors import InputError
-from gmkcf_dask.estimators.base import ATTRIBUTES, KERNEL, KERNELS, PARAMETERS, KernelClusterer
+from gmkcf_dask.estimators.base import KernelClusterer
+from gmkcf_dask.estimators.described import ATTRIBUTES, KERNEL, KERNELS, PARAMETERS
 from gmkcf_dask.estimators.prediction import Lasting, Predicting, Transductive
 from gmkcf_dask.kernels.specs import resolve_kernels
 from gmkcf_dask.methods.base import MEAN

@@ -14,9 +14,11 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gmkcf_dask import prediction
+from gmkcf_dask.corpus.text import texts_in
 from gmkcf_dask.corpus.validate import as_features
 from gmkcf_dask.errors import InputError
-from gmkcf_dask.estimators.base import KernelClusterer, listeners
+from gmkcf_dask.estimators.base import listeners
+from gmkcf_dask.estimators.explaining import Explaining
 from gmkcf_dask.kernels.specs import FunctionKernel
 from gmkcf_dask.locations import location
 from gmkcf_dask.methods.predict import NoPredictionError, extension_of
@@ -28,13 +30,15 @@ from gmkcf_dask.results.training import features_of
 Floats = npt.NDArray[np.float64]
 
 
-class Lasting(KernelClusterer):
+class Lasting(Explaining):
     """Can be saved and loaded."""
 
     def save(self, path: str | Path, *, features: bool = True, overwrite: bool = False) -> None:
         """Write the fitted model into a folder: npz and JSON, no pickle.
 
         Kernel functions are kept by their names only, and neither the client nor paths are kept.
+        What `explain` found goes with it where that was asked for; `report` of the loaded model
+        then needs nothing else.
 
         Parameters
         ----------
@@ -83,7 +87,8 @@ class Predicting(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lasting):  #
 
         Parameters
         ----------
-        X : array or sparse matrix of shape (n_new, n_features)
+        X : array or sparse matrix of shape (n_new, n_features), or texts
+            Texts where the model was fitted on texts: they are read with its words and weights.
             Or, with precomputed kernels, those between new and training samples: an array of shape
             (m, n_new, n_samples) or a list of (n_new, n_samples) arrays.
 
@@ -106,8 +111,7 @@ class Predicting(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lasting):  #
             Rows of V_ for factorizations, of embedding_ for spectral clustering; for the k-means
             methods squared distances to the centres in kernel space.
         """
-        self._checked(X)
-        return prediction.transform(self._model, X, self._place())
+        return prediction.transform(self._model, self._rows(X), self._place())
 
     def fit_transform(self, X: Any, y: object = None) -> Floats:
         """Fit, and return the rows of the training samples; see `transform`."""
@@ -125,26 +129,36 @@ class Predicting(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lasting):  #
         return int(self.n_clusters)
 
     def _placed(self, X: Any) -> prediction.Prediction:
-        self._checked(X)
+        rows = self._rows(X)
         listen, close = listeners(self.callbacks, self.verbose)
         try:
-            return prediction.predict(self._model, X, self._place(), listen)
+            return prediction.predict(self._model, rows, self._place(), listen)
         finally:
             close()
 
-    def _checked(self, X: Any) -> None:
+    def _rows(self, X: Any) -> Any:
+        """New samples as the training samples were; refused where they have other columns."""
         check_is_fitted(self)
         training = self._model.training
         training.refuse_missing()
         if training.precomputed:
             name = type(self).__name__
             prediction.cross_matrices(X, len(training.kernels), training.n_samples, name)
-            return
+            return X
+        texts = texts_in(X)
+        if texts is not None:
+            if training.reading is None:
+                raise InputError(
+                    f"X holds texts but the model was fitted on numbers: give {training.n_features}"
+                    " columns"
+                )
+            return training.reading.transform(texts, training.terms)
         as_features(X)
         try:
             validate_data(self, X, reset=False, skip_check_array=True)
         except ValueError as error:
             raise InputError(f"{error}") from error
+        return X
 
     def _place(self) -> Any:
         """Where tasks run: a client has a part only in what is in a store."""

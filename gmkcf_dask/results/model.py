@@ -19,6 +19,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from gmkcf_dask.corpus.model import Matrix
+from gmkcf_dask.corpus.reading import TextReading
 from gmkcf_dask.corpus.validate import as_features
 from gmkcf_dask.errors import DamagedModelError, InputError, StoreError
 from gmkcf_dask.files import (
@@ -45,7 +46,7 @@ from gmkcf_dask.security import is_plain_name, refuse_link
 FORMAT = "gmkcf-model"
 FORMAT_VERSION = 1
 MODEL = "model.json"
-_OWN_FILE = re.compile(r"(arrays|features|strings)-[0-9a-f]{32}\.(npz|json)")
+_OWN_FILE = re.compile(r"(arrays|features|insight|strings)-[0-9a-f]{32}\.(npz|json)")
 _MOST_JSON = 1 << 30
 
 
@@ -67,6 +68,8 @@ class Model:
         Of what made it.
     named_features : bool
         Whether the columns of the training samples had names, as those of a data frame have.
+    insight : mapping, or None
+        What a report is made from, once somebody has asked for it.
     """
 
     method: Method
@@ -75,6 +78,7 @@ class Model:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=package_versions)
     named_features: bool = False
+    insight: Mapping[str, Any] | None = None
 
 
 def save_model(model: Model, path: Path, *, features: bool = True, overwrite: bool = False) -> None:
@@ -95,8 +99,10 @@ def save_model(model: Model, path: Path, *, features: bool = True, overwrite: bo
     content = pack(_tree(model), arrays)
     files = {
         "arrays": npz_bytes(arrays, compressed=False),
-        "strings": dump({name: getattr(training, name) for name in _STRINGS}),
+        "strings": dump(_strings(training)),
     }
+    if model.insight is not None:
+        files["insight"] = dump(model.insight)
     if features and training.features is not None:
         files["features"] = npz_bytes(_parts_of(features_of(training)), compressed=False)
     names = {what: f"{what}-{digest(held)}{_ENDING[what]}" for what, held in files.items()}
@@ -166,8 +172,14 @@ def _refuse_newer(path: Path, body: Mapping[str, Any]) -> None:
 
 # what is inside
 
-_STRINGS = ("ids", "terms", "reading")
-_ENDING = {"arrays": ".npz", "features": ".npz", "strings": ".json"}
+_OF_SAMPLES = ("ids", "titles", "excerpts", "topics")
+_ENDING = {"arrays": ".npz", "features": ".npz", "insight": ".json", "strings": ".json"}
+
+
+def _strings(training: Training) -> dict[str, Any]:
+    names = {name: getattr(training, name) for name in (*_OF_SAMPLES, "terms")}
+    reading = training.reading
+    return {**names, "reading": None if reading is None else json.loads(reading.to_json())}
 
 
 def _tree(model: Model) -> dict[str, Any]:
@@ -201,7 +213,8 @@ def _model(path: Path, body: Mapping[str, Any]) -> Model:
     files = body["files"]
     tree = unpack(body["content"], read_arrays(_file(path, files, "arrays")))
     strings = json.loads(_file(path, files, "strings"))
-    held = tree["training"]
+    insight = None if "insight" not in files else json.loads(_file(path, files, "insight"))
+    held, reading = tree["training"], strings["reading"]
     features = None
     if "features" in files:
         X = as_features(_whole(read_arrays(_file(path, files, "features"))))
@@ -214,15 +227,16 @@ def _model(path: Path, body: Mapping[str, Any]) -> Model:
         tuple(map(_kernel, held["kernels"])),
         held["norms"],
         features,
-        _texts(strings["ids"], held["n_samples"]),
-        _texts(strings["terms"], held["n_features"]),
-        strings["reading"],
+        terms=_texts(strings["terms"], held["n_features"]),
+        reading=None if reading is None else TextReading.from_json(json.dumps(reading)),
+        **{name: _texts(strings[name], held["n_samples"]) for name in _OF_SAMPLES},
     )
     method = make_method(tree["method"]["name"], **_tuples(tree["method"]["parameters"]))
     found = clustering_of(tree["clustering"])
     refuse_misfits(method, found, training)
     named = bool(tree["named_features"]) and training.terms is not None
-    return Model(method, found, training, _parameters(tree["parameters"]), body["versions"], named)
+    parameters = _parameters(tree["parameters"])
+    return Model(method, found, training, parameters, body["versions"], named, insight)
 
 
 def _parameters(held: Mapping[str, Any]) -> dict[str, Any]:
@@ -280,6 +294,7 @@ def refuse_misfits(method: Method, found: Clustering, training: Training) -> Non
         "weights": _fits(found.weights, (m,)),
         "kernel names": len(found.kernel_names) == m,
         "history": len(found.history) > 0,
+        "weights history": _fits(found.weights_history, (len(found.weights_history), m)),
         **{name: _fits(held, shapes[name]) for name, held in found.factors.items()},
         **{f"norms of {name}": _fits(held, (n,)) for name, held in training.norms.items()},
     }

@@ -24,7 +24,8 @@ from gmkcf_dask.methods.base import Clustering
 from gmkcf_dask.methods.registry import make_method
 from gmkcf_dask.results.model import Model, clustering_of, refuse_misfits
 from gmkcf_dask.results.packing import DAMAGE
-from gmkcf_dask.results.run import FACTORS, LABELS, RESULT, read_labels, read_result
+from gmkcf_dask.results.report import read_insight
+from gmkcf_dask.results.run import FACTORS, INSIGHT, LABELS, RESULT, read_labels, read_result
 from gmkcf_dask.results.training import Training, training_of_store
 
 
@@ -53,7 +54,9 @@ def model_of_run(path: Path) -> Model:
             f"the run in {path} is damaged ({' '.join(str(error).split())[:100]}): run it again "
             "with --overwrite"
         ) from error
-    return Model(method, found, training, _parameters(result), result["versions"])
+    insight = read_insight(path) if exists(path / INSIGHT) else None
+    versions = result["versions"]
+    return Model(method, found, training, _parameters(result), versions, insight=insight)
 
 
 def run_store(path: Path) -> KernelStore:
@@ -74,12 +77,15 @@ def _clustering(
     factors: dict[str, npt.NDArray[np.float64]],
 ) -> Clustering:
     told = {field.name: result[field.name] for field in fields(Clustering) if field.name in result}
+    names = list(result["kernel_weights"])
+    weights_history = np.array(result["weights_history"], dtype=np.float64)
     return clustering_of(
         {
             **told,
             "labels": np.array([int(label) for label in labels.values()], dtype=np.int32),
             "weights": factors.pop("w"),
-            "kernel_names": list(result["kernel_weights"]),
+            "kernel_names": names,
+            "weights_history": weights_history.reshape(-1, len(names)),
             "history": result["objective_history"],
             "factors": factors,
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gmkcf_dask.corpus.model import Floats, Matrix
+from gmkcf_dask.corpus.reading import TextReading
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.kernels.arrays import StoredFeatures
 from gmkcf_dask.kernels.cross import Unknown, missing_function, named_only
@@ -38,8 +38,10 @@ class Training:
         In memory, or in a store; None where they were left out of a saved model.
     ids, terms : tuple of str, or None
         Names of the samples and of the features.
-    reading : JSON value, or None
+    reading : TextReading or None
         How texts became features.
+    titles, excerpts, topics : tuple of str, or None
+        What a report says of the samples.
     """
 
     n_samples: int
@@ -49,7 +51,10 @@ class Training:
     features: Features | None
     ids: tuple[str, ...] | None = None
     terms: tuple[str, ...] | None = None
-    reading: Any = None
+    reading: TextReading | None = None
+    titles: tuple[str, ...] | None = None
+    excerpts: tuple[str, ...] | None = None
+    topics: tuple[str, ...] | None = None
 
     @property
     def precomputed(self) -> bool:
@@ -105,15 +110,21 @@ def training_of_request(
     request: KernelRequest, kernels: tuple[ResolvedKernel, ...], norms: Mapping[str, Floats]
 ) -> Training:
     """Of kernels in memory: features by reference."""
-    corpus = request.corpus
+    corpus, kept = request.corpus, tuple(map(_without_matrix, kernels))
+    if corpus is None:
+        return Training(request.n_samples, 0, kept, norms, None)
     return Training(
-        request.n_samples,
-        0 if corpus is None else corpus.n_features,
-        tuple(map(_without_matrix, kernels)),
+        corpus.n_samples,
+        corpus.n_features,
+        kept,
         norms,
-        None if corpus is None else ArrayFeatures(corpus.X),
-        None if corpus is None else corpus.ids,
-        None if corpus is None else corpus.terms,
+        ArrayFeatures(corpus.X),
+        corpus.ids,
+        corpus.terms,
+        corpus.reading,
+        corpus.titles,
+        corpus.excerpts,
+        corpus.labels,
     )
 
 
@@ -131,14 +142,11 @@ def training_of_store(store: KernelStore, specs: Iterable[KernelSpec] = ()) -> T
         features,
         store.strings("ids"),
         store.strings("terms"),
-        _reading(store),
+        store.reading(),
+        store.strings("titles"),
+        store.strings("excerpts"),
+        store.strings("labels"),
     )
-
-
-def _reading(store: KernelStore) -> Any:
-    """How a store's texts were read, as JSON; None where it was made of other things."""
-    found = getattr(store, "reading", lambda: None)()
-    return None if found is None else json.loads(found.to_json())
 
 
 def _spec(name: str, manifest: Any, asked: Mapping[str, KernelSpec]) -> KernelSpec:
