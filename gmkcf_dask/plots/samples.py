@@ -149,7 +149,7 @@ class EmbeddingDisplay(Display):
         y: Any,
         labels: Any,
         names: Mapping[int, str] | None = None,
-        axes: tuple[str, str] = ("first direction", "second direction"),
+        axes: tuple[str, str] = ("first direction of the map", "second direction of the map"),
     ) -> None:
         self.x, self.y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
         self.labels = np.asarray(labels)
