@@ -318,8 +318,10 @@ def _fit_and_report(
     title: str | None = None,
 ) -> None:
     from gmkcf_dask import workflow
+    from gmkcf_dask.files import exists
     from gmkcf_dask.kernels.lease import owning
     from gmkcf_dask.results.checkpoints import FOLDER, has_checkpoint, may_go_on
+    from gmkcf_dask.results.run import REPORT
 
     folder = out / FOLDER
     if options["resume"] and method.run_type is None:
@@ -359,3 +361,5 @@ def _fit_and_report(
     where = out if len(found) == 1 else out / "KERNEL"
     tell(**found_in(out, store, found))
     click.echo(f"results: {where}/labels.csv, {where}/result.json, {where}/factors.npz")
+    if exists(out / REPORT):
+        click.echo(f"to read: {out / REPORT}, in a browser")

@@ -10,6 +10,7 @@ from typing import Any
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
+from gmkcf_dask.corpus.text import texts_in
 from gmkcf_dask.corpus.validate import check_ids, check_labels
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.estimators.base import KernelClusterer, listeners
@@ -60,23 +61,24 @@ class Explaining(KernelClusterer):
             return dict(self._model.insight)
         training = self._model.training
         n = training.n_samples
-        samples = Samples(
-            training.ids or tuple(map(str, range(n))) if ids is None else check_ids(ids, n),
-            training.features,
-            training.terms,
-            training.titles if titles is None else check_labels(titles, n),
-            training.excerpts,
-            training.topics if topics is None else check_labels(topics, n),
-        )
         listen, close = listeners(self.callbacks, self.verbose)
         try:
             again = clone(self)  # what making kernels notes down is not to change this estimator
-            stack, _, _ = again._stack(_training_samples(training, X), self._method(), listen)
+            given = _training_samples(training, X)
+            stack, _, made = again._stack(given, self._method(), listen)
             if stack.n_samples != n:
                 raise InputError(
                     f"X has {stack.n_samples} samples but the model was fitted on {n}: give the "
                     "samples it was fitted on"
                 )
+            samples = Samples(
+                training.ids or tuple(map(str, range(n))) if ids is None else check_ids(ids, n),
+                made().features,
+                training.terms,
+                training.titles if titles is None else check_labels(titles, n),
+                training.excerpts,
+                training.topics if topics is None else check_labels(topics, n),
+            )
             about = About(title or type(self).__name__)
             found = explain(stack, self._method(), self._model.found, samples, about, listen=listen)
         finally:
@@ -103,9 +105,12 @@ class Explaining(KernelClusterer):
 
 
 def _training_samples(training: Training, X: Any) -> Any:
-    """What kernels are made from again."""
+    """What kernels are made from again; texts are read with the words of the fit."""
     if X is not None:
-        return X
+        texts = None if training.reading is None else texts_in(X)
+        if texts is None or training.reading is None:
+            return X
+        return training.reading.transform(texts, training.terms)
     if isinstance(training.features, StoredFeatures):
         return training.features.path
     if isinstance(training.features, ArrayFeatures):

@@ -222,6 +222,8 @@ def estimator_of(model: Model, kernels: Mapping[str, Any] | None = None) -> Any:
     made = ESTIMATORS[model.method.name](**method, **how)
     made._keep(model)
     training = model.training
+    if training.reading is not None:
+        made.text = training.reading.options
     if training.n_features or training.precomputed:
         made.n_features_in_ = training.n_features or training.n_samples
     if model.named_features:
