@@ -9,7 +9,7 @@ import click
 
 import gmkcf_dask
 from gmkcf_dask.cli import main
-from gmkcf_dask.estimators.base import KernelClusterer
+from gmkcf_dask.estimators.prediction import Predicting
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 WIDTH = 100
@@ -23,6 +23,9 @@ GROUPS = {
     "Functions": inspect.isfunction,
     "Other classes": inspect.isclass,
 }
+_NOT_ALL = (
+    "`CoregSpectralClustering` has no place for new samples: neither `predict` nor `transform`."
+)
 SECTION = re.compile(r"^(\w[\w ]*)\n-{3,}\n", flags=re.MULTILINE)
 LISTED = {"Parameters", "Attributes", "Returns", "Raises", "Yields"}
 
@@ -118,8 +121,8 @@ def entry(name: str, value: object, shared: type | None = None) -> str:
 
 def methods_of_all() -> str:
     """What every estimator can do, said once."""
-    parts = ["### Methods of every estimator"]
-    for name, function in methods(KernelClusterer):
+    parts = ["### Methods of every estimator", _NOT_ALL]
+    for name, function in methods(Predicting):
         parts.append(f"**{name}**`{short(function)}`")
         parts.append(markdown(function.__doc__ or ""))
     return "\n\n".join(parts)
@@ -133,7 +136,7 @@ def python_names() -> str:
         left = {name: value for name, value in left.items() if name not in members}
         if members:
             parts.append(f"## {group}")
-            shared = KernelClusterer if group == "Estimators" else None
+            shared = Predicting if group == "Estimators" else None
             parts += [methods_of_all()] if shared else []
             parts += [entry(name, value, shared) for name, value in members.items()]
     assert not left, left
