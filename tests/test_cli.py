@@ -768,7 +768,8 @@ def test_fit_with_one_kernel_by_name(store, tmp_path):
     result = Run(tmp_path / "r").result
     assert result["kernel"] == "cosine"
     assert result["kernel_weights"]["cosine"] == 1.0
-    assert set(Run(tmp_path / "r").factors) == {"embedding", "eigenvalues", "w"}
+    kept = {"embedding", "eigenvalues", "extension", "centres", "w"}
+    assert set(Run(tmp_path / "r").factors) == kept
 
 
 def test_fit_on_every_kernel_gives_a_run_for_each(store, tmp_path):

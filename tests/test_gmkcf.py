@@ -279,7 +279,16 @@ def test_exact_v_where_there_is_no_unique_one():
     np.testing.assert_allclose(equal, [[0.2, 0.8], [0.8, 0.2], [0.5, 0.5]], atol=1e-5)
     empty = updates.solve_V(np.eye(3, 2) * [1, 0], np.diag([1.0, 0.0]), V)
     np.testing.assert_allclose(empty[:, 0], [1, 0, 0], atol=1e-5)
-    assert updates.solve_V(np.ones((3, 2)), np.diag([1.0, -0.5]), V) is None
+    indefinite = np.diag([1.0, -0.5])
+    assert updates.is_indefinite(indefinite)
+    assert not updates.is_indefinite(np.ones((2, 2)))
+    given = updates.solve_V(np.ones((3, 2)), indefinite, V)
+    np.testing.assert_allclose(given, [[1, 0.8], [1, 0.2], [1, 3]], atol=1e-5)
+    # a row that would get worse stays: here the solved one loses what the negative direction gives
+    mixed = np.array([[1.0, 2.0], [2.0, 1.0]])
+    kept = updates.solve_V(np.ones((3, 2)), mixed, V)
+    values = [np.sum(W * (W @ mixed - 2.0), axis=1) for W in (kept, V)]
+    assert (values[0] <= values[1] + 1e-12).all()
 
 
 def test_polish_gives_the_best_v_beyond_the_rank(rng):
