@@ -70,6 +70,28 @@ Finish = Callable[[Seen], Floats]
 _BATCHES, _LEAST_TASKS = 32, 8
 
 
+@dataclass(frozen=True)
+class Placing:
+    """What a task does with a block of new samples; see `extend`."""
+
+    known: Known
+    cross: CrossKernels
+    finish: Finish
+    diagonal: bool
+
+    def __call__(self, new: Matrix, first: int) -> Floats | InputError:
+        try:
+            B = np.asarray(plain(self.known.B), dtype=np.float64)
+            new = np.asarray(plain(new)) if isinstance(new, np.ndarray) else new
+            products, nearest = self.cross.products(new, first, B, self.known.diagonal)
+            own = self.cross.diagonal(new, first) if self.diagonal else None
+            V = self.known.V
+            return self.finish(Seen(products, own, None if V is None else V[nearest]))
+        except InputError as error:
+            # as a value: the other tasks come to their end, and no worker logs a traceback
+            return error
+
+
 def extend(
     new: Matrix,
     cross: CrossKernels,
@@ -87,7 +109,7 @@ def extend(
     ----------
     new : ndarray or csr_array, shape (n_new, d)
     cross : CrossKernels
-        Travels in every task: its training samples are in a store, or tasks run in this process.
+        Travels with the tasks: its training samples are in a store, or all is in this process.
     known : Known
     finish : callable
         On the workers, block by block.
@@ -103,21 +125,19 @@ def extend(
     ndarray, shape (n_new, width)
     """
     n = new.shape[0]
-    starts = range(0, n, edge)
+    starts, work = range(0, n, edge), Placing(known, cross, finish, diagonal)
     found: list[Floats] = []
 
     def graph(some: range) -> Any:
-        held = delayed(known, name=f"gmkcf-known-{uuid4().hex}", traverse=False)
+        # one value of the graph for all tasks, into which Dask does not look
+        held = delayed(work, name=f"gmkcf-known-{uuid4().hex}", traverse=False)
         assert runner is not None
-        task = delayed(runner.task(_task), pure=False, traverse=False)
-        parts = [
-            task(_whole(new[first : first + edge]), first, held, cross, finish, diagonal)
-            for first in some
-        ]
+        task = delayed(runner.task(_do), pure=False, traverse=False)
+        parts = [task(_whole(new[first : first + edge]), first, held) for first in some]
         return delayed(_listed, pure=False)(*parts)
 
     def here(first: int) -> Floats | InputError:
-        return _task(new[first : first + edge], first, known, cross, finish, diagonal)
+        return work(new[first : first + edge], first)
 
     def results(some: range) -> list[Floats | InputError]:
         if runner is None:
@@ -132,7 +152,7 @@ def extend(
                 raise result
             found.append(result)
         done = min(n, some[-1] + edge)
-        listen(StageProgress("predict", done, n, done * 8 * cross.training.n_samples, "samples"))
+        listen(StageProgress("predict", done, n, unit="samples"))
     return np.concatenate(found)
 
 
@@ -148,17 +168,8 @@ def _whole(block: Matrix) -> Any:
     return delayed(block, name=f"gmkcf-new-{uuid4().hex}", traverse=False)
 
 
-def _task(
-    new: Matrix, first: int, known: Known, cross: CrossKernels, finish: Finish, diagonal: bool
-) -> Floats | InputError:
-    try:
-        B = np.asarray(plain(known.B), dtype=np.float64)
-        products, nearest = cross.products(new, first, B, known.diagonal)
-        own = cross.diagonal(new, first) if diagonal else None
-        return finish(Seen(products, own, None if known.V is None else known.V[nearest]))
-    except InputError as error:
-        # as a value: the other tasks come to their end, and no worker logs a traceback
-        return error
+def _do(new: Matrix, first: int, work: Placing) -> Floats | InputError:
+    return work(new, first)
 
 
 def _listed(*parts: Any) -> list[Any]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from gmkcf_dask.corpus.model import Floats, Matrix
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.kernels.features import ArrayFeatures, Features, PairTile
-from gmkcf_dask.kernels.specs import FunctionKernel, Precomputed
+from gmkcf_dask.kernels.specs import FunctionKernel
 from gmkcf_dask.kernels.statistics import refuse_negative
 from gmkcf_dask.kernels.tiles import Norms, ResolvedKernel, final_values, raw_values
 from gmkcf_dask.tiling import MIB, ceil_div
@@ -270,8 +270,3 @@ def edges(n_new: int, n_features: int, *, sparse: bool) -> tuple[int, int]:
     fits = EDGE if sparse else max(1, _ROW_BYTES // (8 * max(1, n_features)))
     edge = min(EDGE, fits)
     return min(edge, max(_LEAST_EDGE, ceil_div(n_new, _PIECES))), edge
-
-
-def is_precomputed(kernels: tuple[ResolvedKernel, ...]) -> bool:
-    """Whether all kernels are matrices that the user brought."""
-    return all(isinstance(kernel.spec, Precomputed) for kernel in kernels)

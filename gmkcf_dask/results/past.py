@@ -59,18 +59,6 @@ def model_of_run(path: Path) -> Model:
     return Model(method, found, training, _parameters(result), versions, insight=insight)
 
 
-def run_store(path: Path) -> KernelStore:
-    """The store that a run was made from, or a sentence that it is not there any more."""
-    result = read_result(path)
-    store = KernelStore.open(result["store"])
-    known = result.get("fingerprint", {}).get("store")
-    if known is not None and known != store.manifest.store_id:
-        raise StoreError(
-            f"{store.path} is another store than the one {path} was made from: run it again"
-        )
-    return store
-
-
 def _clustering(
     result: Mapping[str, Any],
     labels: Mapping[str, str],
