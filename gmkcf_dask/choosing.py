@@ -30,6 +30,7 @@ from gmkcf_dask.methods.choose_k import (
     KSuggestion,
     concept_points,
     eigengaps,
+    judges_of,
     recommend,
     refuse_bad_ks,
     silhouettes,
@@ -49,8 +50,6 @@ MAX_ITER, TOL = 30, 1e-4
 """Of a run: a guide need not converge."""
 MOST_JUDGED = 2000
 """Samples that silhouettes are taken of, drawn from the seed where there are more."""
-SPACES = 2
-"""Runs of every k in whose V the clusterings of the others are judged."""
 GROUP_BYTES = 1 << 30
 """For the blocks of runs that go together, on the driver."""
 _BLOCKS = 8
@@ -108,15 +107,15 @@ def suggest(
             warnings.simplefilter("ignore", ConvergenceWarning)
             warnings.simplefilter("ignore", NumericsWarning)
             found = _looks(kernel, ks, n_restarts, seed, used, stack.error_floor, listen)
-            apart = silhouettes(found.judged, found.sample)
+            apart = silhouettes(found.judged, ks, found.sample)
     finally:
         kernel.release()
     return recommend(
         ks,
         eigengaps(found.eigenvalues, ks),
-        np.array([stability(one.labels) for one in found.judged]),
+        np.array([stability(found.judged[k].labels) for k in ks]),
         apart,
-        np.array([np.bincount(one.labels[0]).max() / stack.n_samples for one in found.judged]),
+        np.array([np.bincount(found.judged[k].labels[0]).max() for k in ks]) / stack.n_samples,
         eigenvalues=tuple(found.eigenvalues.tolist()),
         n_samples=stack.n_samples,
         kernel_weights=dict(zip(stack.names, used.tolist(), strict=True)),
@@ -167,7 +166,7 @@ def fused_weights(stack: KernelStack, learned: Mapping[str, float] | None) -> Fl
 @dataclass(frozen=True)
 class _Found:
     eigenvalues: Floats
-    judged: list[Judged]
+    judged: dict[int, Judged]
     sample: npt.NDArray[np.intp]
 
 
@@ -180,36 +179,39 @@ def _looks(
     rounding: float,
     listen: Listener,
 ) -> _Found:
-    """Eigenvectors, then all runs of all ks, each started from its share of them."""
+    """Eigenvectors, then all runs of all ks and judges, each started from its share of them."""
     n = len(kernel.diagonal())
     wanted = min(n, max(ks) + 1 + BEHIND)
     steps = embed(kernel, wanted, "symmetric", rounding, listen=listen, must_converge=False)
     spectrum = alone(steps, kernel)
-    streams = np.random.SeedSequence(seed).spawn(max(ks) + 2)
+    # a k that is there as a judge only needs no restarts
+    restarts = dict.fromkeys((j for k in ks for j in judges_of(k, n)), 1)
+    restarts |= dict.fromkeys(ks, n_restarts)
+    streams = np.random.SeedSequence(seed).spawn(max(restarts) + 1)
     sample = _sample(n, streams[0])
-    looks: dict[int, list[Look]] = {k: [] for k in ks}
-    done, total = 0, len(ks) * n_restarts
+    looks: dict[int, list[Look]] = {k: [] for k in sorted(restarts)}
+    done, total = 0, sum(restarts.values())
 
     def heard(event: object, before: int) -> None:
         if isinstance(event, StageProgress):
             listen(StageProgress(STAGE, before + event.done, total, unit="runs"))
 
-    for group in groups(n, ks, n_restarts):
+    for group in groups(n, restarts):
         starts = [
             (k, seed_of(stream), half_start(spectrum.vectors[:, :k], stream, whole=r == 0))
             for k in group
-            for r, stream in enumerate(streams[k + 1].spawn(n_restarts))
+            for r, stream in enumerate(streams[k].spawn(restarts[k]))
         ]
         runs = [_look(kernel, start, k, weights, rounding, own, sample) for k, own, start in starts]
         ends = together(runs, on_kernel(kernel), partial(heard, before=done), STAGE)
         for (k, _, _), look in zip(starts, ends, strict=True):
             looks[k].append(look)
         done += len(runs)
-    judged = []
-    for k in ks:
-        best_first = sorted(looks[k], key=lambda look: look.objective)
+    judged = {}
+    for k, ended in looks.items():
+        best_first = sorted(ended, key=lambda look: look.objective)
         labels = tuple(look.labels for look in best_first)
-        judged.append(Judged(k, labels, tuple(look.points for look in best_first[:SPACES])))
+        judged[k] = Judged(k, labels, best_first[0].points)
     return _Found(1.0 - spectrum.eigenvalues, judged, sample)
 
 
@@ -252,12 +254,12 @@ def half_start(vectors: Floats, stream: np.random.SeedSequence, *, whole: bool) 
     return start_from_members(rows, model.predict(rows))
 
 
-def groups(n: int, ks: Sequence[int], n_restarts: int) -> Iterator[list[int]]:
+def groups(n: int, restarts: Mapping[int, int]) -> Iterator[list[int]]:
     """Ks whose runs fit into `GROUP_BYTES` together; the largest first, at least one in each."""
     group: list[int] = []
     used = 0
-    for k in sorted(ks, reverse=True):
-        need = 8 * _BLOCKS * n * k * n_restarts
+    for k in sorted(restarts, reverse=True):
+        need = 8 * _BLOCKS * n * k * restarts[k]
         if group and used + need > GROUP_BYTES:
             yield group
             group, used = [], 0

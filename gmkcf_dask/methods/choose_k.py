@@ -4,11 +4,13 @@ Three criteria, each of which has a say in the score:
 
 eigengap    how much of the fall of the eigenvalues of D^-½ K_w D^-½ behind the k-th comes at once
 stability   whether restarts from other halves of the samples end in the same clusters
-silhouette  how clearly the clusters lie apart in V, judged in the V of the *other* runs
+silhouette  how clearly the clusters lie apart in V: in the Vs of the next two ks
 
-The V of a run shows the clusters of this run as clumps whether they are real or not, and Vs of
-different k have different dimensions. So every clustering is judged by the same runs: in the V of
-each run but its own, whose rows are taken as what they stand for, points Φ U v in kernel space.
+The V of a run shows the clusters of this run as clumps whether they are real or not. So clusters
+are judged in the V of other runs, of `JUDGES`, the next larger ks: fine enough to see apart what
+this k has merged, while clusters that it has split are split elsewhere there, or not at all. Rows
+of V are taken as what they stand for, points Φ U v in kernel space, for Vs of different k can be
+compared only there.
 """
 
 from __future__ import annotations
@@ -30,10 +32,12 @@ Word = Literal["clear", "likely", "unsure"]
 
 BEHIND = 4
 """Eigenvalues behind the k-th that tell how fast they fall where there is no gap."""
-SHARES = {"silhouette": 0.6, "stability": 0.2, "eigengap": 0.2}
-"""What each criterion counts in the score. None is enough alone: the silhouette is nearly the same
-for ks next to each other, a few large groups of clusters are as stable as the clusters, and wide
-kernels have an eigengap where the dimensions of the data end."""
+JUDGES = (1, 2)
+"""The clusters of k are judged in the V of k + 1 and of k + 2."""
+SHARES = {"silhouette": 0.8, "stability": 0.1, "eigengap": 0.1}
+"""What each criterion counts in the score. The others decide where silhouettes are nearly equal: a
+few groups of clusters are as stable as the clusters themselves, and wide kernels have an eigengap
+where the dimensions of the data end."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +49,13 @@ class Judged:
     k : int
     labels : tuple of ndarray, each of shape (n,)
         Of every restart, the one of lowest objective first.
-    points : tuple of ndarray, each of shape (s, k)
-        Samples (the same ones for all k) as points in kernel space, of the first restarts.
+    points : ndarray, shape (s, k)
+        Samples (the same ones for all k) as points in kernel space, of the first restart.
     """
 
     k: int
     labels: tuple[Labels, ...]
-    points: tuple[Floats, ...]
+    points: Floats
 
 
 def eigengaps(eigenvalues: Floats, ks: Sequence[int], behind: int = BEHIND) -> Floats:
@@ -116,28 +120,35 @@ def silhouette(distances: Floats, labels: Labels) -> float:
     return float(np.where(size[labels] > 1, values, 0.0).mean())
 
 
-def silhouettes(judged: Sequence[Judged], sample: npt.NDArray[np.intp]) -> Floats:
-    """Mean silhouette of the best clustering of every k in the V of all runs but its own.
+def judges_of(k: int, n_samples: int) -> tuple[int, ...]:
+    """The ks in whose V the clusters of k are judged; none beyond the number of samples."""
+    return tuple(k + step for step in JUDGES if k + step <= n_samples)
+
+
+def silhouettes(
+    judged: Mapping[int, Judged], ks: Sequence[int], sample: npt.NDArray[np.intp]
+) -> Floats:
+    """Mean silhouette of the best clustering of every k in the Vs of its judges; 0 without any.
 
     Parameters
     ----------
-    judged : sequence of Judged
+    judged : mapping of int to Judged
+        The runs of all ks and of their judges, by k.
+    ks : sequence of int
     sample : ndarray of int, shape (s,)
         Which samples the points are of.
 
     Returns
     -------
-    ndarray, shape (len(judged),)
+    ndarray, shape (len(ks),)
     """
-    sums, counts = np.zeros(len(judged)), np.zeros(len(judged))
-    for owner, one in enumerate(judged):
-        for number, points in enumerate(one.points):
-            distances = pairwise_distances(points)
-            for other, its in enumerate(judged):
-                if (owner, number) != (other, 0):
-                    sums[other] += silhouette(distances, its.labels[0][sample])
-                    counts[other] += 1
-    return np.asarray(sums / np.maximum(counts, 1))
+    found: dict[int, list[float]] = {k: [] for k in ks}
+    for judge, one in judged.items():
+        heard = [k for k in ks if judge in judges_of(k, judge)]
+        distances = pairwise_distances(one.points) if heard else np.empty((0, 0))
+        for k in heard:
+            found[k].append(silhouette(distances, judged[k].labels[0][sample]))
+    return np.array([float(np.mean(values)) if values else 0.0 for values in found.values()])
 
 
 @dataclass(frozen=True)
