@@ -58,17 +58,19 @@ from gmkcf_dask.results.checkpoints import (
     plain,
     remove_checkpoints,
 )
-from gmkcf_dask.results.insight import About
+from gmkcf_dask.results.insight import About, explain
 from gmkcf_dask.results.meaning import Profile, read_profile
 from gmkcf_dask.results.outcome import (
     add_insight,
     cluster_entries,
     explain_run,
+    result_bytes,
     run_result,
     store_name,
     store_samples,
 )
-from gmkcf_dask.results.run import holds_run, remove_run, write_run
+from gmkcf_dask.results.past import model_of_run, store_of_run
+from gmkcf_dask.results.run import holds_run, read_result, remove_run, write_run
 from gmkcf_dask.results.stopwatch import Stopwatch as Stopwatch
 
 Floats = npt.NDArray[np.float64]
@@ -395,3 +397,13 @@ def fit_into(
             still_ours()
             add_insight(folder, insight, result)
     return results
+
+
+def explain_again(run: Path, resources: Resources, listen: Listener = ignore) -> dict[str, Any]:
+    """insight.json of a run that was broken off before it was written, from its store."""
+    model, result = model_of_run(run), read_result(run)
+    store = store_of_run(result)
+    plan = store_plan(store, model.method.n_clusters, resources)
+    stack = stored_kernels(store, plan, resources)
+    about = About(run.name, None, result["seconds"], result_bytes(result), result["warnings"])
+    return explain(stack, model.method, model.found, store_samples(store), about, listen=listen)

@@ -479,6 +479,11 @@ def test_a_run_is_whole_without_its_insight(tmp_path, monkeypatch, error):
     assert "finished" in said
     with pytest.raises(InputError, match=r"no insight\.json"):
         read_insight(tmp_path / "run")
+    monkeypatch.undo()
+    code, said = gmkcf("report", tmp_path / "run")  # from the store, where it was not written
+    assert code == 0, said
+    assert read_insight(tmp_path / "run")["n_clusters"] == 3
+    assert (tmp_path / "run" / "report.html").exists()
 
 
 def test_each_of_many_kernels_has_its_insight(tmp_path):

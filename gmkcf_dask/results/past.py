@@ -59,6 +59,20 @@ def model_of_run(path: Path) -> Model:
     return Model(method, found, training, _parameters(result), versions, insight=insight)
 
 
+def store_of_run(result: Mapping[str, Any]) -> KernelStore:
+    """The store that a run was made from.
+
+    Raises
+    ------
+    StoreError
+        It is gone, or another one is in its place.
+    """
+    store = KernelStore.open(result["store"])
+    if result.get("fingerprint", {}).get("store") not in (None, store.manifest.store_id):
+        raise StoreError(f"{store.path} is not the store of this run any more: run it again")
+    return store
+
+
 def _clustering(
     result: Mapping[str, Any],
     labels: Mapping[str, str],
@@ -88,11 +102,8 @@ def _factors(path: Path) -> dict[str, npt.NDArray[np.float64]]:
 
 
 def _training(result: Mapping[str, Any], ids: tuple[str, ...]) -> Training:
-    known = result.get("fingerprint", {}).get("store")
     try:
-        store = KernelStore.open(result["store"])
-        if known in (None, store.manifest.store_id):
-            return training_of_store(store)
+        return training_of_store(store_of_run(result))
     except StoreError:
         pass  # moved or removed: the results stand for themselves
     kernels = []
