@@ -368,8 +368,12 @@ def test_factors_fit_the_result(a_run):
     assert {name: array.shape for name, array in factors.items()} == {
         "U": (N, K),
         "V": (N, K),
+        "UtKU": (K, K),
+        "centres": (K, K),
+        "diagonal": (N,),
         "w": (len(KERNELS),),
     }
+    np.testing.assert_allclose(np.diagonal(factors["UtKU"]), 1.0, rtol=1e-6)
     assert_array_equal(factors["w"], list(a_run.result["kernel_weights"].values()))
     assert all(np.isfinite(array).all() and (array >= 0).all() for array in factors.values())
 
