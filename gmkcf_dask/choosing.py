@@ -2,8 +2,9 @@
 
 Cost, in sweeps over K_w: the eigenvectors (one for the degrees and, up to 1,000 samples, one more;
 above, at most 60) and then as many as the *longest* run of all ks and restarts takes alone: one to
-begin with, one or two per iteration, and one at its end. That is for runs whose blocks fit into
-memory together (`GROUP_BYTES`); more of them go in groups, one after the other.
+begin with, one or two per iteration, and one at its end. The two ks beyond each k, in whose V its
+clusters are judged, have one run and share these sweeps. At last one sweep over all kernels. That
+is for blocks that fit into memory together (`GROUP_BYTES`); more go in groups, one after the other.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from gmkcf_dask.methods.choose_k import (
     concept_points,
     eigengaps,
     judges_of,
+    kernel_silhouette,
     recommend,
     refuse_bad_ks,
     silhouettes,
@@ -107,14 +109,15 @@ def suggest(
             warnings.simplefilter("ignore", ConvergenceWarning)
             warnings.simplefilter("ignore", NumericsWarning)
             found = _looks(kernel, ks, n_restarts, seed, used, stack.error_floor, listen)
-            apart = silhouettes(found.judged, ks, found.sample)
+            in_V = silhouettes(found.judged, ks, found.sample)
+            in_kernels = _best_kernel_silhouettes(stack, found.judged, ks)
     finally:
         kernel.release()
     return recommend(
         ks,
         eigengaps(found.eigenvalues, ks),
         np.array([stability(found.judged[k].labels) for k in ks]),
-        apart,
+        (in_V + in_kernels) / 2,
         np.array([np.bincount(found.judged[k].labels[0]).max() for k in ks]) / stack.n_samples,
         eigenvalues=tuple(found.eigenvalues.tolist()),
         n_samples=stack.n_samples,
@@ -196,7 +199,8 @@ def _looks(
         if isinstance(event, StageProgress):
             listen(StageProgress(STAGE, before + event.done, total, unit="runs"))
 
-    for group in groups(n, restarts):
+    most = GROUP_BYTES // (8 * _BLOCKS * n * n_restarts)
+    for group in within(sorted(restarts, reverse=True), most):
         starts = [
             (k, seed_of(stream), half_start(spectrum.vectors[:, :k], stream, whole=r == 0))
             for k in group
@@ -236,6 +240,41 @@ def _look(
     return Look(run.objective, labels, points)
 
 
+def _best_kernel_silhouettes(
+    stack: KernelStack, judged: Mapping[int, Judged], ks: Sequence[int]
+) -> Floats:
+    """Silhouette of the best clustering of every k in the kernel that sees it best.
+
+    One sweep over all kernels, or a few where the products would not fit into memory.
+    """
+    n, m = stack.n_samples, len(stack.names)
+    diagonals = [stack.diagonal(i) for i in range(m)]
+    best: dict[int, float] = {}
+    most = min(stack.most_columns, GROUP_BYTES // (8 * (m + 1) * n))
+    for group in within(ks, most):
+        labels = [judged[k].labels[0] for k in group]
+        members = np.hstack([np.eye(k)[own] for k, own in zip(group, labels, strict=True)])
+        products = stack.matmul_each(members)
+        ends = np.cumsum(group)
+        for k, end, own in zip(group, ends, labels, strict=True):
+            best[k] = max(
+                kernel_silhouette(product[:, end - k : end], diagonal, own)
+                for product, diagonal in zip(products, diagonals, strict=True)
+            )
+    return np.array([best[k] for k in ks])
+
+
+def within(ks: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Ks whose sum is at most `most`, at least one in each group."""
+    group: list[int] = []
+    for k in ks:
+        if group and sum(group) + k > most:
+            yield group
+            group = []
+        group.append(k)
+    yield group
+
+
 def half_start(vectors: Floats, stream: np.random.SeedSequence, *, whole: bool) -> Start:
     """A spectral start whose clusters were found on a random half of the samples, or on all.
 
@@ -252,20 +291,6 @@ def half_start(vectors: Floats, stream: np.random.SeedSequence, *, whole: bool) 
         warnings.simplefilter("ignore", ConvergenceWarning)
         model = KMeans(n_clusters=k, n_init=1, random_state=state).fit(rows[some])
     return start_from_members(rows, model.predict(rows))
-
-
-def groups(n: int, restarts: Mapping[int, int]) -> Iterator[list[int]]:
-    """Ks whose runs fit into `GROUP_BYTES` together; the largest first, at least one in each."""
-    group: list[int] = []
-    used = 0
-    for k in sorted(restarts, reverse=True):
-        need = 8 * _BLOCKS * n * k * restarts[k]
-        if group and used + need > GROUP_BYTES:
-            yield group
-            group, used = [], 0
-        group.append(k)
-        used += need
-    yield group
 
 
 def _sample(n: int, stream: np.random.SeedSequence) -> npt.NDArray[np.intp]:

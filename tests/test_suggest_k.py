@@ -14,7 +14,7 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 from test_counts import Counter
 
 from gmkcf_dask import GMKCF, KSuggestion, StageProgress, choosing, suggest_k
-from gmkcf_dask.choosing import checked_ks, fused_weights, groups, suggest
+from gmkcf_dask.choosing import checked_ks, fused_weights, suggest, within
 from gmkcf_dask.cli import main
 from gmkcf_dask.cli.choose import parse_ks
 from gmkcf_dask.errors import InputError
@@ -26,6 +26,7 @@ from gmkcf_dask.methods.choose_k import (
     concept_points,
     eigengaps,
     judges_of,
+    kernel_silhouette,
     recommend,
     silhouette,
     silhouettes,
@@ -110,10 +111,21 @@ def test_clusters_are_judged_in_the_v_of_the_next_two_ks(rng):
     assert silhouettes({7: judged[7]}, (7,), sample) == [0.0]
 
 
+def test_the_silhouette_in_a_kernel_is_of_squared_distances(rng):
+    X, labels = rng.normal(size=(25, 3)), rng.integers(0, 4, 25)
+    K = X @ X.T
+    squares = np.sum((X[:, None] - X[None]) ** 2, axis=2)
+    expected = silhouette_score(squares, labels, metric="precomputed")
+    assert kernel_silhouette(K @ np.eye(4)[labels], np.diag(K), labels) == pytest.approx(expected)
+    one_more = np.eye(5)[labels]  # a cluster that nobody is in
+    assert kernel_silhouette(K @ one_more, np.diag(K), labels) == pytest.approx(expected)
+    assert kernel_silhouette(K @ np.ones((25, 1)), np.diag(K), np.zeros(25, int)) == 0.0
+
+
 def test_the_score_is_one_where_everything_is_best():
     assert sum(SHARES.values()) == pytest.approx(1)
     ones = np.ones(2)
-    np.testing.assert_allclose(combined_score(ones, ones, np.array([0.3, 0.15])), [1.0, 0.6])
+    np.testing.assert_allclose(combined_score(ones, ones, np.array([0.3, 0.15])), [1.0, 0.54])
     worst = combined_score(np.zeros(2), -ones, -ones)
     np.testing.assert_allclose(worst, 0.0)
 
@@ -224,7 +236,7 @@ def sweeps(rng, ks, **how):
     counter = Counter(dense(kernels(rng, n=60, m=3), block=20))
     suggest(counter, ks, **how)
     assert counter.fused == 1
-    assert counter.each == []
+    assert counter.each == [sum(ks)]
     return counter.products
 
 
@@ -243,11 +255,9 @@ def test_all_ks_and_restarts_share_each_sweep(monkeypatch):
 
 
 def test_runs_that_do_not_fit_together_go_in_groups(monkeypatch):
-    assert list(groups(100, dict.fromkeys(FEW, 5))) == [[6, 5, 4, 3, 2]]
-    need = 8 * choosing._BLOCKS * 5 * 100_000
-    made = list(groups(100_000, dict.fromkeys(choosing.DEFAULT_KS, 5)))
-    assert sorted(k for group in made for k in group) == list(choosing.DEFAULT_KS)
-    assert all(need * sum(group) <= choosing.GROUP_BYTES or len(group) == 1 for group in made)
+    assert list(within(FEW, 1000)) == [[2, 3, 4, 5, 6]]
+    assert list(within(FEW, 9)) == [[2, 3, 4], [5], [6]]
+    assert list(within(FEW, 1)) == [[2], [3], [4], [5], [6]]
     X = blobs(3, seed=0, n=60)[0]
     whole = suggest_k(X, FEW, n_restarts=2)
     monkeypatch.setattr(choosing, "GROUP_BYTES", 1)

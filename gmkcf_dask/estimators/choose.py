@@ -36,9 +36,10 @@ def suggest_k(
 
     Short runs of concept factorization on the fused kernel K_w for all ks side by side, sharing
     every sweep. Each k has three numbers: the eigengap of D^-½ K_w D^-½, the stability of the
-    clusters over restarts, and the silhouette in V; see `gmkcf_dask.methods.choose_k`. The cost in
-    sweeps over K_w is that of the longest of these runs, at most 82, and of one eigenproblem: two
-    up to 1,000 samples, at most 61 above.
+    clusters over restarts, and the silhouette in V and in the kernel that sees the clusters best;
+    see `gmkcf_dask.methods.choose_k`. The cost in sweeps over K_w is that of the longest of these
+    runs, at most 62, and of one eigenproblem: two up to 1,000 samples, at most 61 above; and one
+    sweep over all kernels.
 
     Parameters
     ----------

@@ -4,13 +4,14 @@ Three criteria, each of which has a say in the score:
 
 eigengap    how much of the fall of the eigenvalues of D^-½ K_w D^-½ behind the k-th comes at once
 stability   whether restarts from other halves of the samples end in the same clusters
-silhouette  how clearly the clusters lie apart in V: in the Vs of the next two ks
+silhouette  how clearly the clusters lie apart, in V and in the kernel that sees them best
 
 The V of a run shows the clusters of this run as clumps whether they are real or not. So clusters
 are judged in the V of other runs, of `JUDGES`, the next larger ks: fine enough to see apart what
 this k has merged, while clusters that it has split are split elsewhere there, or not at all. Rows
 of V are taken as what they stand for, points Φ U v in kernel space, for Vs of different k can be
-compared only there.
+compared only there. Beside that clusters are judged in every kernel of its own, and the best of
+these counts: it is enough that one kernel has the right scale.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ BEHIND = 4
 """Eigenvalues behind the k-th that tell how fast they fall where there is no gap."""
 JUDGES = (1, 2)
 """The clusters of k are judged in the V of k + 1 and of k + 2."""
-SHARES = {"silhouette": 0.8, "stability": 0.1, "eigengap": 0.1}
-"""What each criterion counts in the score. The others decide where silhouettes are nearly equal: a
-few groups of clusters are as stable as the clusters themselves, and wide kernels have an eigengap
-where the dimensions of the data end."""
+SHARES = {"silhouette": 0.92, "stability": 0.05, "eigengap": 0.03}
+"""What each criterion counts in the score. The silhouette decides, the others only where it is
+nearly equal: a few groups of clusters are as stable as the clusters themselves, and wide kernels
+have an eigengap where the dimensions of the data end. All three tell how sure it is."""
 
 
 @dataclass(frozen=True)
@@ -114,10 +115,39 @@ def silhouette(distances: Floats, labels: Labels) -> float:
     inside = sums[rows, labels] / np.maximum(size[labels] - 1, 1)
     means = sums / size
     means[rows, labels] = np.inf
-    outside = means.min(axis=1)
+    return _mean_silhouette(inside, means.min(axis=1), size[labels])
+
+
+def kernel_silhouette(KH: Floats, diagonal: Floats, labels: Labels) -> float:
+    """Mean silhouette of all samples in a kernel's own space, by mean *squared* distances.
+
+    These follow from products of the kernel with the indicator of the clusters.
+
+    Parameters
+    ----------
+    KH : ndarray, shape (n, k)
+        K H, where H_jc is 1 for the samples j of cluster c and 0 elsewhere.
+    diagonal : ndarray, shape (n,)
+        Of K.
+    labels : ndarray of int, shape (n,)
+    """
+    k, rows = KH.shape[1], np.arange(len(labels))
+    size = np.bincount(labels, minlength=k).astype(np.float64)
+    lengths = np.bincount(labels, weights=diagonal, minlength=k)
+    used = np.maximum(size, 1.0)
+    means = np.maximum(diagonal[:, None] + lengths / used - 2 * KH / used, 0.0)
+    inside = means[rows, labels] * size[labels] / np.maximum(size[labels] - 1, 1)
+    means[:, size == 0] = np.inf
+    means[rows, labels] = np.inf
+    return _mean_silhouette(inside, means.min(axis=1), size[labels])
+
+
+def _mean_silhouette(inside: Floats, outside: Floats, size: Floats) -> float:
+    """From mean distances to the own and to the next cluster, shape (s,); 0 for one alone."""
     larger = np.maximum(inside, outside)
-    values = np.where(larger > 0, (outside - inside) / np.where(larger > 0, larger, 1.0), 0.0)
-    return float(np.where(size[labels] > 1, values, 0.0).mean())
+    judged = (larger > 0) & np.isfinite(larger) & (size > 1)
+    gain = np.where(judged, outside, 0.0) - np.where(judged, inside, 0.0)
+    return float(np.mean(gain / np.where(judged, larger, 1.0)))
 
 
 def judges_of(k: int, n_samples: int) -> tuple[int, ...]:
@@ -167,7 +197,7 @@ class KSuggestion:
         One sentence.
     ks : tuple of int
     eigengap, stability, silhouette, score : tuple of float
-        For every k.
+        For every k; the silhouette is the mean of the one in V and the one in the best kernel.
     eigenvalues : tuple of float
         Of D^-½ K_w D^-½, largest first.
     n_samples : int
@@ -233,7 +263,7 @@ def combined_score(eigengap: Floats, stability: Floats, silhouette: Floats) -> F
     return np.asarray(sum(share * parts[name] for name, share in SHARES.items()))
 
 
-CLEAR_MARGIN = 0.1
+CLEAR_MARGIN = 0.05
 NO_SILHOUETTE, CLEAR_SILHOUETTE = 0.25, 0.5
 """One cloud without clusters has about 0.3: a V has clumps of whatever it is made of."""
 NEARLY = 0.02
@@ -249,8 +279,8 @@ def how_sure(eigengap: Floats, stability: Floats, silhouette: Floats) -> tuple[f
 
     The product of three shares: how far its score is ahead of the next, all of it from
     `CLEAR_MARGIN` on; how far apart the clusters are, from none at a silhouette of `NO_SILHOUETTE`
-    to all of it at `CLEAR_SILHOUETTE`; and a half, and the other half by the shares of the criteria
-    that are at their best here.
+    to all of it at `CLEAR_SILHOUETTE`; and a half, and the other half by how many of the criteria
+    are at their best here.
     """
     score = combined_score(eigengap, stability, silhouette)
     best, second = np.argsort(-score, kind="stable")[:2]
@@ -259,7 +289,7 @@ def how_sure(eigengap: Floats, stability: Floats, silhouette: Floats) -> tuple[f
     margin = min(1.0, float(score[best] - score[second]) / CLEAR_MARGIN)
     above = float(silhouette[best]) - NO_SILHOUETTE
     apart = min(1.0, max(0.0, above) / (CLEAR_SILHOUETTE - NO_SILHOUETTE))
-    return margin * apart * (1 + sum(SHARES[name] for name in agree)) / 2, agree
+    return margin * apart * (1 + len(agree) / len(criteria)) / 2, agree
 
 
 def recommend(
