@@ -148,9 +148,8 @@ def commands(group: click.Group, words: tuple[str, ...]) -> list[str]:
     for name in sorted(group.commands):
         command = group.commands[name]
         path = (*words, name)
-        context = click.Context(command, info_name=" ".join(path), max_content_width=WIDTH)
-        context.terminal_width = WIDTH
-        context.show_default = True
+        above = click.Context(main, info_name=" ".join(words), **main.context_settings)
+        context = click.Context(command, above, name, terminal_width=WIDTH)
         if isinstance(command, click.Group):
             parts += commands(command, path)
             continue

@@ -386,7 +386,8 @@ def test_the_kernels_options_are_among_the_parameters(corpus_file, tmp_path):
 
 
 def test_the_folder_holds_nothing_else(a_run):
-    expected = {"labels.csv", "result.json", "factors.npz", "insight.json", "store.zarr"}
+    results = {"labels.csv", "result.json", "factors.npz", "insight.json", "report.html"}
+    expected = {*results, "store.zarr"}
     assert {path.name for path in a_run.folder.iterdir()} == expected
 
 

@@ -675,3 +675,11 @@ def test_a_run_on_a_terminal_shows_its_stages(corpus_file, tmp_path):
     ends = [line.rstrip("\r").split("\r")[-1] for line in text.split("\n")]
     for title in ("1/5 read", "2/5 statistics", "3/5 write kernels", "4/5 fit"):
         assert sum(line.startswith(title) for line in ends) == 1, text
+
+
+def test_a_reader_that_goes_is_no_error(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).random((12, 3)))
+    command = f"{sys.executable} -m gmkcf_dask.cli plan x.npy -k 2 --cluster threads | true"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, check=False)
+    assert b"Broken pipe" not in done.stderr
+    assert b"Traceback" not in done.stderr

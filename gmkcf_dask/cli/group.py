@@ -55,6 +55,8 @@ class Group(click.Group):
             if ctx.obj.resumable:
                 said = "interrupted: the last iteration that was complete is kept"
             _end(ctx, said, getattr(error, "exit_code", 130))
+        except BrokenPipeError:
+            raise  # who read our output has gone, as `head` does: click ends without a word
         except OSError as error:  # disk full, a vanished path: the system's own words
             _end(ctx, f"error: {redacted(str(error))}", GmkcfError.exit_code)
         except click.ClickException as error:  # an option may be wrong before --json is read
