@@ -11,7 +11,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-WIDTH, TOP = 1280, 1180
+WIDTH, TOP, GAP = 1280, 1180, 48
 SETTINGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 
 
@@ -23,11 +23,12 @@ def shots(page: Page) -> list[Image.Image]:
 
 def stacked(parts: list[Image.Image]) -> Image.Image:
     """One below the other, in as few colours as a picture of text needs."""
-    whole = Image.new("RGB", (WIDTH, sum(part.height for part in parts)), parts[0].getpixel((2, 2)))
+    height = sum(part.height for part in parts) + GAP
+    whole = Image.new("RGB", (WIDTH, height), parts[0].getpixel((2, 2)))
     top = 0
     for part in parts:
         whole.paste(part, ((WIDTH - part.width) // 2, top))
-        top += part.height
+        top += part.height + GAP
     return whole.quantize(128, dither=Image.Dither.NONE)
 
 
