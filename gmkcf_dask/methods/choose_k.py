@@ -264,8 +264,8 @@ def combined_score(eigengap: Floats, stability: Floats, silhouette: Floats) -> F
 
 
 CLEAR_MARGIN = 0.05
-NO_SILHOUETTE, CLEAR_SILHOUETTE = 0.25, 0.5
-"""One cloud without clusters has about 0.3: a V has clumps of whatever it is made of."""
+NO_SILHOUETTE, CLEAR_SILHOUETTE = 0.4, 0.6
+"""One cloud without clusters has about 0.4: a V has clumps of whatever it is made of."""
 NEARLY = 0.02
 """A criterion within this of its best value counts as best."""
 MOST_OF_IT = 0.8
