@@ -65,17 +65,19 @@ def build_task_bytes(block: int, n_features_block_bytes: int) -> int:
     )
 
 
-def fit_task_bytes(tiling: Tiling, n_columns: int, precision: Precision) -> int:
-    """Peak of one task of a sweep, whatever the number of kernels.
+def fit_task_bytes(tiling: Tiling, n_columns: int, precision: Precision, n_kernels: int = 1) -> int:
+    """Peak of one task of a sweep; of many kernels it grows to a bound only.
 
-    The fused tiles of the group, four more tiles (one read, one being decoded, one widened, one
-    of the rank-2k matrix), and the n×c block with its partial product in float64.
+    The fused tiles of the group and one of the rank-2k matrix, or what is kept of all kernels to
+    compare them; three more tiles (one read, one being decoded, one widened), and the n×c block
+    with its partial product in float64.
     """
     itemsize = COMPUTED_BYTES[precision]
     tile = tiling.block * tiling.block * itemsize
     group = tiling.tiles_per_task(itemsize)
     touched = min(tiling.n_blocks, group + 1) * tiling.block
-    return (group + 4) * tile + tiling.n * n_columns * itemsize + touched * n_columns * 8
+    held = max((group + 1) * tile, tiling.compared_bytes(n_kernels, itemsize))
+    return held + 3 * tile + tiling.n * n_columns * itemsize + touched * n_columns * 8
 
 
 def summing_bytes(n: int, n_columns: int) -> int:
@@ -223,7 +225,7 @@ def make_plan(
         block_features = alike if largest_rows is None else largest_rows(edge)
         return (
             build_task_bytes(min(edge, n), block_features),
-            fit_task_bytes(Tiling(n, edge), 2 * n_clusters, precision),
+            fit_task_bytes(Tiling(n, edge), 2 * n_clusters, precision, n_kernels),
         )
 
     summing = summing_bytes(n, (4 if signed else 2) * n_clusters)

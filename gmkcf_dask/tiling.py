@@ -11,6 +11,10 @@ GROUP_BYTES = 16 * MIB
 """Kernel bytes one task should hold at once: enough to dwarf scheduling, little beside a worker."""
 MIN_GROUPS = 16
 """Tasks a sweep is cut into at least, so that a few workers finish together."""
+COMPARED_BYTES = 32 * MIB
+"""Tiles of all kernels that a task may keep to compare them, whatever else it has room for."""
+STRIP_ENTRIES = 1 << 14
+"""Entries of one kernel, or of all together, that are made float64 at once to be summed."""
 SMALLEST_BLOCK, LARGEST_DEFAULT_BLOCK, LARGEST_BLOCK = 64, 1024, 32_768
 
 
@@ -79,6 +83,22 @@ class Tiling:
         """
         by_bytes = GROUP_BYTES // (self.block * self.block * itemsize)
         return max(1, min(by_bytes, self.n_tiles // MIN_GROUPS))
+
+    def compared_step(self, n_kernels: int, itemsize: int) -> int:
+        """Of how many rows of a tile one is compared between kernels: 1 for all of them.
+
+        What is kept of the tiles takes `COMPARED_BYTES`, or as much as the fused tiles of a task
+        and one more; like the tiles of a task it follows from numbers of the data alone.
+        """
+        tile = min(self.n, self.block) ** 2 * itemsize
+        room = max(COMPARED_BYTES, (self.tiles_per_task(itemsize) + 1) * tile)
+        return ceil_div(n_kernels * tile, room)
+
+    def compared_bytes(self, n_kernels: int, itemsize: int) -> int:
+        """What a task keeps of the tiles of all kernels to compare them, and two strips of it."""
+        edge = min(self.n, self.block)
+        rows = ceil_div(edge, self.compared_step(n_kernels, itemsize))
+        return n_kernels * rows * edge * itemsize + 2 * 8 * STRIP_ENTRIES
 
 
 def default_block(n: int) -> int:

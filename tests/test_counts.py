@@ -261,10 +261,12 @@ def peak_of(work):
 
 
 @pytest.mark.parametrize("precision", ["float32", "compact"])
-def test_peak_of_a_task_does_not_grow_with_the_kernels(rng, tmp_path, precision):
+def test_peak_of_a_task_does_not_grow_with_the_kernels(rng, tmp_path, precision, monkeypatch):
     n, block, k = 1200, 300, 4
     U, V, groups = rng.random((n, k)), rng.random((n, k)), np.arange(n, dtype=np.int32) % k
     peaks = {}
+    # beyond what is always compared as a whole
+    monkeypatch.setattr("gmkcf_dask.tiling.COMPARED_BYTES", 0)
     for m in (2, 12):
         stack = tiled(tmp_path / f"{m}.zarr", kernels(rng, n, m), precision, block)
         reader = stack._reader
@@ -286,3 +288,14 @@ def test_peak_of_a_task_does_not_grow_with_the_kernels(rng, tmp_path, precision)
         assert max(peaks[m]) <= planned
     for few, many in zip(peaks[2], peaks[12], strict=True):
         assert many <= few + block * block * 4  # ten more kernels, less than one more tile
+
+
+@pytest.mark.parametrize("m", [2, 12, 20])
+@pytest.mark.parametrize("precision", ["float32", "compact"])
+def test_peak_of_comparing_kernels_is_planned(rng, tmp_path, precision, m, monkeypatch):
+    n, block, k = 600, 300, 4
+    monkeypatch.setattr("gmkcf_dask.tiling.COMPARED_BYTES", 5 << 20)
+    reader = tiled(tmp_path / "s.zarr", kernels(rng, n, m), precision, block)._reader
+    tiles, groups = np.arange(3), np.arange(n, dtype=np.int32) % k
+    peak = peak_of(lambda: tasks.overview_task(tiles, groups, reader, k))
+    assert peak <= fit_task_bytes(reader.tiling, 2 * k, precision, m)

@@ -84,21 +84,53 @@ def test_overview(stack, Ks, rng):
     member = np.eye(6)[groups]
     close(found.sums, [member.T @ K @ member for K in Ks])
     assert (found.sums == found.sums.transpose(0, 2, 1)).all()
-    # of three kernels two fit beside the fused tiles of a task: every second row of a tile
-    assert found.entries == N * N / 2
-    assert np.abs(found.correlation() - np.corrcoef([K.ravel() for K in Ks])).max() < 0.1
-    np.testing.assert_allclose(found.deviations(), [K.std() for K in Ks], rtol=0.1)
+    # what fits is compared as a whole
+    assert found.entries == N * (N - 1)
+    entries = pairs(Ks)
+    close(found.compared, [values.sum() for values in entries])
+    close(found.products, [[a @ b for b in entries] for a in entries])
+    close(found.correlation(), np.corrcoef(entries))
+    close(found.deviations(), [values.std() for values in entries])
 
 
-def test_overview_of_few_kernels_is_exact(Ks, rng, tmp_path):
-    entries = [K.ravel() for K in Ks[:2]]
-    for stack in (dense(Ks[:2], block=20), tiled(tmp_path / "s.zarr", Ks[:2], block=20)):
-        found = stack.overview(np.zeros(N, int), 1)
-        assert found.entries == N * N
-        close(found.compared, [K.sum() for K in Ks[:2]])
-        close(found.products, [[a @ b for b in entries] for a in entries])
-        close(found.correlation(), np.corrcoef(entries))
-        close(found.deviations(), [K.std() for K in Ks[:2]])
+def pairs(Ks):
+    """The entries of kernels between two different samples."""
+    return [K[~np.eye(len(K), dtype=bool)] for K in Ks]
+
+
+def test_overview_of_a_part_of_the_rows(stack, Ks, monkeypatch):
+    """Where all kernels have no room beside each other every second row of a tile is compared."""
+    monkeypatch.setattr("gmkcf_dask.tiling.COMPARED_BYTES", 0)
+    found = stack.overview(np.zeros(N, int), 1)
+    seen = np.zeros((N, N), bool)
+    for start in (0, 20, 40):
+        rows = np.arange(start, min(start + 20, N), 2)
+        seen[rows, start:] = True
+        seen[start:, rows] |= ~(np.arange(start, N) < min(start + 20, N))[:, None]
+    np.fill_diagonal(seen, val=False)
+    assert found.entries == seen.sum()
+    entries = [K[seen] for K in Ks]
+    close(found.correlation(), np.corrcoef(entries))
+    close(found.deviations(), [values.std() for values in entries])
+    close(found.sums[:, 0, 0], [K.sum() for K in Ks])
+
+
+def test_twelve_small_kernels_are_compared_as_a_whole(rng):
+    Ks = kernels(rng, 40, 12)
+    found = dense(Ks, "float64").overview(np.zeros(40, int), 1)
+    assert found.entries == 40 * 39
+    close(found.correlation(), np.corrcoef(pairs(Ks)))
+
+
+def test_kernels_that_agree_on_no_pair_are_not_alike(rng):
+    """Ones on the diagonal say nothing of how two kernels see other samples."""
+    noise = [1e-3 * rng.random((N, N)) for _ in range(2)]
+    Ks = [np.eye(N) + (part + part.T) / 2 for part in noise]
+    found = dense(Ks, block=20).overview(np.zeros(N, int), 1)
+    assert abs(found.correlation()[0, 1]) < 0.1
+    close(found.correlation(), np.corrcoef(pairs(Ks)))
+    alone = dense([np.ones((1, 1))] * 2).overview(np.zeros(1, int), 1)
+    np.testing.assert_array_equal(alone.correlation(), np.eye(2))
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64", "compact"])

@@ -28,11 +28,11 @@ class Overview:
     sums : ndarray, shape (m, g, g)
         Of the entries between every two groups of samples.
     products : ndarray, shape (m, m)
-        Σ K^i ∘ K^j over the entries that were compared.
+        Σ K^i ∘ K^j over the entries that were compared, between two different samples each.
     compared : ndarray, shape (m,)
         Σ K^i over the same entries.
     entries : int
-        How many these are: n², or an even part of it where many kernels meet large tiles.
+        How many these are: n(n − 1), or an even part where many kernels meet large tiles.
     """
 
     sums: Floats
@@ -41,16 +41,16 @@ class Overview:
     entries: int
 
     def deviations(self) -> Floats:
-        """Standard deviation of the entries of every kernel, shape (m,)."""
+        """Standard deviation of every kernel between different samples, shape (m,)."""
         return np.sqrt(np.maximum(np.diagonal(self._covariance()), 0.0))
 
     def correlation(self) -> Floats:
-        """Pearson's, between the entries of every two kernels, shape (m, m).
+        """Pearson's, between every two kernels over pairs of different samples, shape (m, m).
 
         A constant kernel has none: 0 with all others.
         """
         covariance, spread = self._covariance(), self.deviations()
-        level = np.sqrt(np.diagonal(self.products) / self.entries)
+        level = np.sqrt(np.diagonal(self.products) / max(1, self.entries))
         varies = spread > 1e-7 * level  # the rest is rounding
         both = np.outer(varies, varies)
         scale = np.outer(spread, spread)
@@ -59,8 +59,9 @@ class Overview:
         return np.asarray(np.clip(found, -1.0, 1.0))
 
     def _covariance(self) -> Floats:
-        means = self.compared / self.entries
-        return np.asarray(self.products / self.entries - np.outer(means, means))
+        entries = max(1, self.entries)  # a single sample has no other
+        means = self.compared / entries
+        return np.asarray(self.products / entries - np.outer(means, means))
 
 
 class FusedKernel(Protocol):

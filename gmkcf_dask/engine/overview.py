@@ -2,7 +2,8 @@
 
 A tile adds its g×g sums through the groups of its rows and of its columns. Products between kernels
 need a position of all of them at once. Where these are more than a task may hold, every s-th row of
-each tile is compared: a part of the rows, all of the columns, the same ones everywhere.
+each tile is compared: a part of the rows, all of the columns, the same ones everywhere. What a
+sample is to itself is no part of the comparison: kernels that agree there alone are not alike.
 """
 
 from __future__ import annotations
@@ -16,11 +17,9 @@ from scipy import sparse
 
 from gmkcf_dask.engine.operators import Floats, Overview, finite
 from gmkcf_dask.engine.tiles import AnyFloats, Partial, TileReader, Wide
-from gmkcf_dask.plan import Tiling, ceil_div
+from gmkcf_dask.tiling import STRIP_ENTRIES, ceil_div
 
 Groups = npt.NDArray[np.int32]
-STRIP_ENTRIES = 1 << 14
-"""Entries of one kernel, or of all together, that are made float64 at once."""
 
 
 class GroupSums:
@@ -41,11 +40,12 @@ class GroupSums:
 
     def __call__(self, tiles: Iterable[int]) -> Partial:
         """What the given tiles add, by kernel that has tiles; codes are not scaled."""
+        edge = min(self._reader.tiling.n, self._reader.tiling.block)
         tiling, m, g = self._reader.tiling, len(self._kernels), self._n_groups
-        step = compared_step(tiling, m, self._reader.dtype.itemsize)
+        step = tiling.compared_step(m, self._reader.dtype.itemsize)
         sums, products = np.zeros((m, g, g)), np.zeros((m, m))
         compared, entries = np.zeros(m), np.zeros(1)
-        room = np.empty((m, ceil_div(tiling.block, step) * tiling.block), self._reader.dtype)
+        room = np.empty((m, ceil_div(edge, step) * edge), self._reader.dtype)
         for t in tiles:
             i, j = tiling.pair(t)
             rows, cols = tiling.shape(t)
@@ -56,6 +56,9 @@ class GroupSums:
                 part = _sum_rows(by_row, tile) @ by_column
                 sums[number] += part if i == j else part + part.T
                 kept[number] = tile[::step].ravel()
+            if i == j:
+                kept[:, np.arange(ceil_div(rows, step)) * (cols + step)] = 0.0  # the diagonal
+                entries -= ceil_div(rows, step)
             width = max(1, STRIP_ENTRIES // m)
             for first in range(0, kept.shape[1], width):
                 strip = kept[:, first : first + width].astype(np.float64)
@@ -89,15 +92,6 @@ def _sum_rows(by_row: list[sparse.csr_array], tile: AnyFloats) -> Floats:
         total += strip @ tile[first:last]
         first = last
     return total
-
-
-def compared_step(tiling: Tiling, n_kernels: int, itemsize: int) -> int:
-    """Of how many rows of a tile one is compared between kernels: 1 for all of them.
-
-    What is kept of the tiles stays within what a task has for a group of fused tiles and one more
-    (`plan.fit_task_bytes`), and follows from n, tile size, dtype and kernels alone.
-    """
-    return ceil_div(n_kernels, tiling.tiles_per_task(itemsize) + 1)
 
 
 def overview_of(total: Partial, reader: TileReader) -> Overview:
