@@ -375,7 +375,7 @@ def fit_into(
         result = run_result(store, method, found, plan, resources)
         result |= {
             "fingerprint": plain(fingerprint),
-            "clusters": cluster_entries(found, k, profile, samples.terms),
+            "clusters": cluster_entries(found, k, profile, samples.terms, samples.texts),
             "warnings": notes(),
             "seconds": watch.rounded(),
         }

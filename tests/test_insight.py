@@ -221,8 +221,7 @@ def test_similarities_against_whole_matrices(Ks, method):
 
     every = np.ones(N, bool)
     overall = mean(fused, every, every)
-    # of three kernels every second row is compared
-    spread = stack.overview(np.zeros(N, int), 1).deviations()
+    spread = [K[apart].std() for K in Ks]
     for cluster in insight["clusters"]:
         own = labels == cluster["label"]
         assert cluster["cohesion"] == pytest.approx(mean(fused, own, own) / overall, 1e-5)
@@ -261,6 +260,10 @@ def test_the_picture_of_the_fused_kernel(Ks):
             if a == b and len(rows) > 1:  # without similarities to themselves
                 block = block[~np.eye(len(rows), dtype=bool)]
             assert value == pytest.approx(block.mean(), 1e-5)
+    same = found.labels[:, None] == found.labels
+    other = ~np.eye(N, dtype=bool)
+    assert fused["inside"] == pytest.approx(K_w[same & other].mean(), 1e-5)
+    assert fused["between"] == pytest.approx(K_w[~same].mean(), 1e-5)
     sizes = np.bincount(found.labels)
     order = list(dict.fromkeys(fused["labels"]))
     assert order == sorted(range(K), key=lambda c: -sizes[c])
@@ -291,8 +294,18 @@ def test_kernels_that_are_nearly_the_same_are_named(rng):
     assert {"kernel_0", "kernel_2"} in [{pair["a"], pair["b"]} for pair in insight["near"]]
     assert all(pair["correlation"] > 0.99 for pair in insight["near"])
     np.testing.assert_allclose(
-        insight["correlation"], np.corrcoef([K.ravel() for K in Ks]), atol=0.02
+        insight["correlation"],
+        np.corrcoef([K[~np.eye(N, dtype=bool)] for K in Ks]),
+        atol=1e-5,  # as it is written
     )
+    assert insight["compared"] == 1.0
+
+
+def test_it_is_said_how_much_of_the_kernels_was_compared(Ks, monkeypatch):
+    monkeypatch.setattr("gmkcf_dask.tiling.COMPARED_BYTES", 0)
+    method = Kkm(K)
+    stack, found = fitted(method, Ks)
+    assert explain(stack, method, found, Samples(ids()))["kernels"]["compared"] == 0.5
 
 
 # terms and columns
@@ -349,6 +362,49 @@ def test_distinguishing_columns(rng):
     assert cluster_terms(profile, tuple("abcdef"))[2][0].in_words == "high e"
 
 
+def test_columns_of_a_table_are_no_words(rng, Ks):
+    """Names and values of 0 and more make no text: where the features came from decides."""
+    method = Kcf(K, max_iter=30)
+    stack, found = fitted(method, Ks)
+    names = tuple(f"width {i}" for i in range(30))
+    X = ArrayFeatures(text_features(rng, found.labels))
+    insight = explain(stack, method, found, Samples(ids(), X, names, texts=False))
+    assert insight["what"] == "samples"
+    assert insight["summary"].startswith("60 samples fall")
+    for cluster in insight["clusters"]:
+        assert cluster["name"].startswith(("high width", "low width"))
+        assert all("high" in term for term in cluster["terms"])
+        assert cluster["concept_terms"] == []
+    assert explain(stack, method, found, Samples(ids(), X, names, texts=True))["what"] == (
+        "documents"
+    )
+
+
+def test_hashed_texts_have_no_words(rng, Ks):
+    method = Kcf(K, max_iter=30)
+    stack, found = fitted(method, Ks)
+    X = ArrayFeatures(text_features(rng, found.labels))
+    insight = explain(stack, method, found, Samples(ids(), X, texts=True))
+    assert insight["what"] == "documents"
+    assert [c["name"] for c in insight["clusters"]] == [f"cluster {c}" for c in range(K)]
+    assert not any(c["terms"] or c["concept_terms"] for c in insight["clusters"])
+    assert sum("hashing keeps no words" in note for note in insight["warnings"]) == 1
+
+
+def test_hashed_texts_of_the_command_line(tmp_path):
+    text = tmp_path / "t.jsonl"
+    lines = [{"id": i, "text": f"{'red blue' if i % 2 else 'cat dog'} x{i}"} for i in range(40)]
+    text.write_text("\n".join(map(json.dumps, lines)))
+    how = ("--features", "hashing", "-k", "2", "--kernels", "linear")
+    code, said = gmkcf("run", text, *how, *THREADS, "--out", tmp_path / "run")
+    assert code == 0, said
+    insight = read_insight(tmp_path / "run")
+    assert [c["name"] for c in insight["clusters"]] == ["cluster 0", "cluster 1"]
+    assert insight["what"] == "documents"
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert [c["terms"] for c in result["clusters"]] == [[], []]
+
+
 def test_words_of_all_documents_say_nothing(rng, Ks):
     method = Kcf(K, max_iter=30)
     stack, found = fitted(method, Ks)
@@ -375,6 +431,33 @@ def test_sure_is_one_at_the_centre_and_nothing_halfway():
     many = membership(np.arange(12.0)[:, None], np.array([0] * 11 + [1]), 2)
     assert many.doubtful(0)[0] == 10
     assert not set(many.central(0)) & set(many.doubtful(0))
+
+
+def test_a_cluster_of_one_says_nothing_of_how_clearly_it_belongs():
+    rows = np.array([[0.0], [0.0], [1.0], [1.1]])
+    found = membership(rows, np.array([0, 1, 2, 2]), 3)
+    np.testing.assert_array_equal(found.sure[:2], 0.0)
+    assert (found.sure[2:] > 0.9).all()
+    assert (membership(rows[:1], np.array([0]), 1).sure == 1.0).all()
+
+
+def test_the_summary_counts_samples_in_company(rng):
+    one = RunSummary(1.0, 1, True, (2.0, 1.0))
+
+    def summary(labels, k):
+        n = len(labels)
+        V = np.eye(k)[labels] + 0.01 * rng.random((n, k))
+        found = Clustering(
+            np.array(labels, np.int32), np.ones(1), ("a",), (2.0, 1.0), True, (one,), 0,
+            {"V": V},
+        )  # fmt: skip
+        return explain(dense(kernels(rng, n, 1)), Kcf(k), found, Samples(ids(n)))["summary"]
+
+    assert summary([0, 0, 0, 1, 1], 2).endswith(" 100 % lie clearly inside their cluster.")
+    assert summary([0, 0, 0, 1], 2).endswith(
+        " 100 % lie clearly inside their cluster; 1 is alone in theirs."
+    )
+    assert summary([1, 0], 2).endswith(" Each is alone in its cluster.")
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 20])
@@ -555,5 +638,5 @@ class Alike:
         from gmkcf_dask.engine.operators import Overview
 
         sizes = np.bincount(groups, minlength=n_groups).astype(float)
-        n2 = float(self.n_samples) ** 2
+        n2 = float(self.n_samples) * (self.n_samples - 1)
         return Overview(np.outer(sizes, sizes)[None], np.full((1, 1), n2), np.full(1, n2), int(n2))

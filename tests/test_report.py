@@ -355,6 +355,8 @@ def _damaged():
         change(("kernels", "correlation"), [[1]]),
         change(("fused", "means"), [[1, 2], [3]]),
         change(("fused", "groups", 0), "all"),
+        change(("fused", "inside"), 0.5),
+        change(("kernels", "compared"), "all"),
         change(("runs", 0, "history"), ["low"]),
         change(("best",), 99),
         change(("confusion", "counts"), [[1]]),
@@ -373,3 +375,32 @@ def test_damaged_insights_are_refused(damage):
     damage(insight)
     with pytest.raises(InputError, match="cannot be right in"):
         render_report(insight)
+
+
+def test_similarity_to_oneself_is_no_similarity_of_two():
+    """Groups of one show their diagonal, and of s samples there are s(s − 1) ordered pairs."""
+    insight = make_insight(n=4, k=2)
+    insight["fused"] = {
+        "groups": [2, 1, 1],
+        "labels": [0, 1, 1],
+        "means": [[0.5, 0.1, 0.1], [0.1, 1.0, 0.25], [0.1, 0.25, 1.0]],
+    }
+    said = "of one cluster have a similarity of 0.375 in the mean, two of different clusters 0.1."
+    assert said in render_report(insight)
+    insight["fused"] |= {"inside": 0.75, "between": 0.125}
+    assert "of 0.75 in the mean, two of different clusters 0.125." in render_report(insight)
+    insight["fused"] |= {"inside": None}
+    assert "of different clusters have a similarity of 0.125 in the mean." in render_report(insight)
+
+
+def test_a_time_that_is_not_known_is_not_shown():
+    insight = make_insight(n=20, k=2)
+    insight["seconds"] = {}
+    assert "under 0.1 s" not in render_report(insight)
+
+
+def test_it_is_said_that_a_part_of_the_pairs_was_compared():
+    insight = make_insight(n=20, k=2)
+    assert "order all pairs alike." in render_report(insight)
+    insight["kernels"]["compared"] = 0.25
+    assert "order pairs alike, seen on 25 % of all pairs." in render_report(insight)

@@ -23,7 +23,14 @@ from gmkcf_dask.redact import redacted, redacted_tree
 from gmkcf_dask.results.checkpoints import plain
 from gmkcf_dask.results.document_map import SENTENCE, document_map
 from gmkcf_dask.results.kernel_view import KernelView, group_samples, near_kernels, view_kernels
-from gmkcf_dask.results.meaning import Profile, Term, cluster_terms, concept_terms, read_profile
+from gmkcf_dask.results.meaning import (
+    Profile,
+    Term,
+    cluster_terms,
+    concept_terms,
+    has_words,
+    read_profile,
+)
 from gmkcf_dask.results.membership import (
     CLEAR,
     Membership,
@@ -40,6 +47,7 @@ EXCERPT, EXCERPTS = 200, 20_000_000
 SHORTEST = 40
 MOST_TOPICS = 200
 """Topics beyond which nobody can read a table of them."""
+HASHED = "hashing keeps no words: clusters have numbers instead of names, and no terms"
 NAMED = 4
 """Clusters that the summary names, the largest first."""
 
@@ -55,6 +63,9 @@ class Samples:
     terms : tuple of str, length d
         Names of the features.
     titles, excerpts, topics : tuple of str
+    texts : bool
+        Whether the features were made of texts, so that their names are words. None where nobody
+        knows: names of values that are never below 0 are taken for words then.
     """
 
     ids: tuple[str, ...]
@@ -63,6 +74,7 @@ class Samples:
     titles: tuple[str, ...] | None = None
     excerpts: tuple[str, ...] | None = None
     topics: tuple[str, ...] | None = None
+    texts: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -116,13 +128,16 @@ def explain(
     grouping = group_samples(members, len(stack.names))
     view = view_kernels(stack, coefficients, members, grouping)
     listen(StageProgress("overview", 2, steps, unit="steps"))
-    terms = cluster_terms(profile, samples.terms) or [[] for _ in range(k)]
-    of_concepts = concept_terms(profile, samples.terms, found.factors.get("V"), found.labels)
+    words = has_words(samples.texts, samples.terms, profile)
+    terms = cluster_terms(profile, samples.terms, samples.texts) or [[] for _ in range(k)]
+    of_concepts = None
+    if words:
+        of_concepts = concept_terms(profile, samples.terms, found.factors.get("V"), found.labels)
     clusters = [
         _cluster(c, members, view, stack.names, terms[c], of_concepts[c] if of_concepts else [])
         for c in range(k)
     ]
-    what = _what(samples, profile)
+    what = "documents" if samples.texts or words or _has_text(samples) else "samples"
     insight = {
         "version": VERSION,
         "title": redacted(about.title),
@@ -147,6 +162,8 @@ def explain(
             "groups": grouping.sizes.tolist(),
             "labels": grouping.clusters.tolist(),
             "means": [[_number(mean) for mean in row] for row in view.group_means],
+            "inside": _number(view.same),
+            "between": _number(view.apart),
         },
         **_against_topics(samples.topics, found.labels, k),
         "seconds": {stage: round(float(value), 3) for stage, value in about.seconds.items()},
@@ -154,7 +171,7 @@ def explain(
         "command": None if about.command is None else redacted(about.command),
         "versions": package_versions(),
         "parameters": redacted_tree(plain({**_parameters(method), "seed": found.seed})),
-        "warnings": [redacted(note) for note in about.warnings],
+        "warnings": _notes(samples, about),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     listen(StageProgress("overview", steps, steps, unit="steps"))
@@ -165,11 +182,16 @@ def _parameters(method: Method) -> dict[str, Any]:
     return asdict(method)  # type: ignore[call-overload, no-any-return]
 
 
-def _what(samples: Samples, profile: Profile | None) -> str:
-    """Rows with words are documents."""
-    words = samples.terms is not None and profile is not None and profile.nonnegative
-    has_text = samples.titles is not None or samples.excerpts is not None
-    return "documents" if words or has_text else "samples"
+def _has_text(samples: Samples) -> bool:
+    """Rows that nobody says were no texts, but that have a title or begin like one."""
+    shown = samples.titles is not None or samples.excerpts is not None
+    return samples.texts is None and shown
+
+
+def _notes(samples: Samples, about: About) -> list[str]:
+    """What the reader should know; of hashed texts that there are no words to name clusters by."""
+    hashed = samples.texts and samples.features is not None and samples.terms is None
+    return [*map(redacted, about.warnings), *([HASHED] if hashed else [])]
 
 
 def _cluster(
@@ -228,6 +250,7 @@ def _kernels(names: tuple[str, ...], found: Clustering, view: KernelView) -> dic
         "weights": [_number(w) for w in found.weights],
         "history": [[_number(w) for w in row] for row in found.weights_history],
         "correlation": np.round(correlation, 5).tolist(),
+        "compared": round(view.compared, 4),
         "near": [
             {"a": a, "b": b, "correlation": round(value, 6)}
             for a, b, value in near_kernels(correlation, names)
@@ -258,11 +281,14 @@ def _summary(clusters: list[dict[str, Any]], members: Membership, what: str) -> 
     many = f"{n:,} {what.removesuffix('s') if one else what} {'falls' if one else 'fall'}"
     if len(filled) == 1:
         return f"{many} into 1 cluster: {filled[0]['name']}."
-    clear = float((members.sure >= CLEAR).mean())
-    return (
-        f"{many} into {len(filled)} clusters: {named}{more}. "
-        f"{clear:.0%} lie clearly inside their cluster.".replace("%", " %")
-    )
+    said = f"{many} into {len(filled)} clusters: {named}{more}."
+    in_company = members.sizes[members.labels] > 1
+    if not in_company.any():
+        return f"{said} Each is alone in its cluster."
+    clear = float((members.sure[in_company] >= CLEAR).mean())
+    alone = int(n - in_company.sum())
+    end = f"; {alone:,} {'is' if alone == 1 else 'are'} alone in theirs." if alone else "."
+    return f"{said} {100 * clear:.0f} % lie clearly inside their cluster{end}"
 
 
 def _texts(values: tuple[str, ...] | None) -> list[str] | None:

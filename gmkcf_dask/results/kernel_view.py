@@ -81,6 +81,11 @@ class KernelView:
         Means in the fused kernel, between two samples of one cluster on the diagonal.
     overall : float
         Mean in the fused kernel between any two samples.
+    same, apart : float
+        The same between two samples of one cluster, whichever it is, and of different ones; NaN
+        where there is no such pair.
+    compared : float
+        Share of the pairs of samples over which kernels were compared with each other.
     """
 
     grouping: Grouping
@@ -90,6 +95,9 @@ class KernelView:
     outside: Floats
     between: Floats
     overall: float
+    same: float
+    apart: float
+    compared: float
 
     def relative(self, cluster: int, other: int) -> float | None:
         """Mean fused similarity between two clusters, 1 for that of any two samples."""
@@ -139,6 +147,8 @@ def view_kernels(
     group_means = _pair_means(
         np.tensordot(shares, overview.sums, 1), shares @ own, grouping.sizes.astype(np.float64)
     )
+    own_sum = fused.trace() - (shares @ own).sum()
+    pairs_inside = (sizes * (sizes - 1)).sum()
     alone = np.flatnonzero(grouping.sizes == 1)
     group_means[alone, alone] = (shares @ own)[alone]  # there is nothing else to show
     return KernelView(
@@ -149,6 +159,9 @@ def view_kernels(
         outside,
         _pair_means(fused, shares @ own_of_cluster, sizes),
         float(overall),
+        float(_ratio(np.array(own_sum), np.array(pairs_inside))),
+        float(_ratio(np.array(fused.sum() - fused.trace()), np.array(n * n - (sizes**2).sum()))),
+        min(1.0, overview.entries / max(1.0, n * (n - 1))) if n > 1 else 1.0,
     )
 
 

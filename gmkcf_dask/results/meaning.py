@@ -93,15 +93,28 @@ def read_profile(
     return Profile(sizes, sums, squares, None if U is None else by_concept, nonnegative)
 
 
-def cluster_terms(profile: Profile | None, terms: tuple[str, ...] | None) -> list[list[Term]]:
+def has_words(texts: bool | None, terms: tuple[str, ...] | None, profile: Profile | None) -> bool:
+    """Whether names of features are words that documents have more or less of.
+
+    `texts` says whether the features were made of texts; None where nobody knows.
+    """
+    if terms is None or profile is None or not profile.nonnegative:
+        return False
+    return texts is None or texts
+
+
+def cluster_terms(
+    profile: Profile | None, terms: tuple[str, ...] | None, texts: bool | None = None
+) -> list[list[Term]]:
     """What sets every cluster apart, most telling first.
 
-    Terms of documents by class-based TF-IDF. Columns without a name, or with values below 0, by how
-    far their mean inside lies from that outside.
+    Terms of documents by class-based TF-IDF; other columns by how far their mean inside lies from
+    that outside. Nothing for texts whose words were hashed: the numbers of columns say nothing.
     """
-    if profile is None:
+    if profile is None or (texts and terms is None):
         return []
-    if terms is not None and profile.nonnegative:
+    if has_words(texts, terms, profile):
+        assert terms is not None
         return [_top(row, terms) for row in class_tf_idf(profile.sums)]
     names = terms or tuple(f"column {number}" for number in range(profile.sums.shape[1]))
     return [_top(row, names, signed=True) for row in mean_differences(profile)]

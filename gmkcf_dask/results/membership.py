@@ -32,7 +32,8 @@ class Membership:
         From every sample to every centre; infinite where a cluster is empty.
     sure : ndarray, shape (n,)
         1 − d(own centre) / d(nearest other centre), clipped to 0 … 1: 1 at the centre, 0 halfway
-        to another one or beyond. Where there is only one cluster, 1.
+        to another one or beyond. Where there is only one cluster, 1. A cluster of one says nothing
+        about how clearly its sample belongs to it: 0 there.
     labels : ndarray of int, shape (n,)
     """
 
@@ -84,7 +85,10 @@ def membership(rows: Floats, labels: Labels, n_clusters: int) -> Membership:
     second = others.min(axis=1)
     # two centres in one place: nobody belongs to the one more than to the other
     ratio = np.divide(own, second, out=np.ones_like(own), where=second > 0)
-    return Membership(rows, centres, distances, np.clip(1.0 - ratio, 0.0, 1.0), labels)
+    sure = np.clip(1.0 - ratio, 0.0, 1.0)
+    if filled.sum() > 1:
+        sure[sizes[labels] == 1] = 0.0  # its centre is itself
+    return Membership(rows, centres, distances, sure, labels)
 
 
 def fused_weights(method: str, weights: Floats) -> Floats:

@@ -67,14 +67,19 @@ def store_samples(store: KernelStore) -> Samples:
         store.strings("titles"),
         store.strings("excerpts"),
         store.strings("labels"),
+        texts=store.reading() is not None or None,
     )
 
 
 def cluster_entries(
-    found: Clustering, n_clusters: int, profile: Profile | None, terms: Sequence[str] | None
+    found: Clustering,
+    n_clusters: int,
+    profile: Profile | None,
+    terms: Sequence[str] | None,
+    texts: bool | None = None,
 ) -> list[dict[str, Any]]:
     """Size and most telling terms of every cluster, for result.json."""
-    named = cluster_terms(profile, None if terms is None else tuple(terms))
+    named = cluster_terms(profile, None if terms is None else tuple(terms), texts)
     sizes = [int((found.labels == c).sum()) for c in range(n_clusters)]
     return [
         {"label": c, "size": size, "terms": [t.in_words for t in named[c]] if named else []}

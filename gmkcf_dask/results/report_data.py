@@ -286,6 +286,7 @@ def _right_kernels(insight: Insight) -> bool:
         _is_text(found["names"])
         and _is_matrix([found["weights"]], 1, m)
         and _is_matrix(found["history"], len(found["history"]), m)
+        and _is_number(found.get("compared"))
         and (not found["correlation"] or _is_matrix(found["correlation"], m, m))
         and all(_is_text((pair["a"], pair["b"])) for pair in found["near"])
     )
@@ -300,6 +301,8 @@ def _right_fused(insight: Insight) -> bool:
         and set(found["labels"]) <= known
         and all(isinstance(size, int) and size >= 0 for size in found["groups"])
         and _is_matrix(found["means"], n, n)
+        and ("inside" in found) == ("between" in found)
+        and all(_is_number(found.get(name)) for name in ("inside", "between"))
     )
 
 

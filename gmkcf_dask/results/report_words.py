@@ -71,6 +71,7 @@ def view(insight: Insight) -> dict[str, Any]:
         and len(insight["kernels"]["history"]) > 1,
         "has_likeness": len(insight["kernels"]["names"]) > 1
         and bool(insight["kernels"]["correlation"]),
+        "compared": _compared(insight),
         "families": _families(insight),
         "convergence": _convergence(insight),
         "confusion": _confusion(insight, mark, names),
@@ -243,8 +244,9 @@ def _facts(insight: Insight) -> list[tuple[str, str]]:
             "iterations",
             f"{insight['n_iter']:,}" + ("" if insight["converged"] else ", not settled"),
         ),
-        ("time", duration(_total(insight))),
     ]
+    if _total(insight) > 0:
+        found.append(("time", duration(_total(insight))))
     if objective is not None:
         found.insert(5, ("objective", f"{objective:.6g}"))
     return found
@@ -309,24 +311,45 @@ def _families(insight: Insight) -> list[list[str]]:
     return sorted(ranked, key=lambda family: order.get(family[0], 0))
 
 
+def _compared(insight: Insight) -> str:
+    """How much of the pairs kernels were compared on; empty for all of them."""
+    share = finite(insight["kernels"].get("compared"))
+    return "" if share is None or share >= 1 else percent(share)
+
+
 def _fused_sentence(insight: Insight) -> str:
     """Mean similarity inside clusters and between them; empty where there is no fused kernel."""
     found = insight["fused"]
     if len(found["groups"]) < 2:
         return ""
-    sizes, of = np.asarray(found["groups"], float), np.asarray(found["labels"])
-    means = np.asarray(found["means"], float)
-    pairs = np.outer(sizes, sizes) * np.isfinite(means)
+    inside, between = _mean_similarities(found)
+    two = f"Two {insight['what']} of"
+    if inside is None:
+        said = f"{two} different clusters have a similarity of {between or 0:.3g} in the mean."
+        return "" if between is None else said
+    end = "." if between is None else f", two of different clusters {between:.3g}."
+    return f"{two} one cluster have a similarity of {inside:.3g} in the mean{end}"
+
+
+def _mean_similarities(fused: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """Between two samples of one cluster and of different ones; None where there are none.
+
+    Insights of earlier versions have means of groups only: a group of one shows its similarity to
+    itself, which is no pair.
+    """
+    if "inside" in fused:
+        return finite(fused["inside"]), finite(fused["between"])
+    sizes, of = np.asarray(fused["groups"], float), np.asarray(fused["labels"])
+    means = np.asarray(fused["means"], float)
+    pairs = (np.outer(sizes, sizes) - np.diag(sizes)) * np.isfinite(means)
     same = of[:, None] == of
     inside, between = (
-        float((pairs * part * np.nan_to_num(means)).sum() / max((pairs * part).sum(), 1.0))
+        float((pairs * part * np.nan_to_num(means)).sum() / (pairs * part).sum())
+        if (pairs * part).any()
+        else None
         for part in (same, ~same)
     )
-    what = insight["what"]
-    return (
-        f"Two {what} of one cluster have a similarity of {inside:.3g} in the mean, two of "
-        f"different clusters {between:.3g}."
-    )
+    return inside, between
 
 
 def _convergence(insight: Insight) -> str:

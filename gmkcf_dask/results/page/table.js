@@ -90,7 +90,7 @@ function makeTable(chosenRow) {
     byId("page").textContent = `page ${count(state.page + 1)} of ${count(pages())}`;
     byId("before").disabled = state.page === 0;
     byId("after").disabled = state.page >= pages() - 1;
-    byId("printed").textContent = shown.length < n
+    byId("printed").textContent = shown.length && shown.length < n
       ? `Printed are ${count(from + 1)} to ${count(from + shown.length)} of ${count(n)} ${data.what}; labels.csv of the run has all of them.` : "";
   }
 
