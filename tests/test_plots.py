@@ -296,3 +296,33 @@ def test_matplotlib_is_asked_for_only_when_something_is_drawn():
     )
     ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert "InputError: pictures need Matplotlib: pip install 'gmkcf-dask[plot]'" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ConvergenceDisplay([]),
+        lambda: ConvergenceDisplay([[]]),
+        lambda: ConvergenceDisplay([[2.0, 1.0]], best=1),
+        lambda: EmbeddingDisplay([], [], []),
+        lambda: KernelWeightsDisplay([], []),
+        lambda: KernelWeightsDisplay(["a"], [0.5, 0.5]),
+        lambda: FusedKernelDisplay([], [], []),
+    ],
+)
+def test_nothing_to_draw_is_said_in_a_sentence(make):
+    with pytest.raises(InputError, match=r"give|needs|there is no"):
+        make()
+
+
+def test_labels_may_be_of_any_kind():
+    def legend(labels, names=None):
+        shown = EmbeddingDisplay([0.0, 1.0, 2.0], [0.0, 1.0, 0.5], labels, names).plot()
+        return [points.get_label() for points in shown.points_]
+
+    assert legend(["b", "a", "b"]) == ["a", "b"]
+    assert legend(["b", "a", "b"], {"a": "first"}) == ["first", "b"]
+    assert legend(np.array([1, 0, 1]), {1: "one"}) == ["0", "one"]
+    assert legend(np.array(["b", None, 3], dtype=object)) == ["3", "None", "b"]
+    fused = FusedKernelDisplay([[1.0, 0.0], [0.0, 1.0]], [2, 2], ["a", "b"]).plot()
+    assert [tick.get_text() for tick in fused.ax_.get_xticklabels()] == ["a", "b"]

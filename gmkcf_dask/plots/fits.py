@@ -49,6 +49,13 @@ class ConvergenceDisplay(Display):
         self.histories = [np.asarray(history, dtype=float) for history in histories]
         self.best = best
         self.converged = converged
+        if not self.histories or not all(history.size for history in self.histories):
+            raise InputError(
+                "there is nothing to draw: give the objectives of at least one restart, and at "
+                "least one objective of each"
+            )
+        if not 0 <= best < len(self.histories):
+            raise InputError(f"there is no restart {best} among {len(self.histories)}")
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, ax: Any = None, **how: Any) -> Self:
@@ -140,6 +147,11 @@ class KernelWeightsDisplay(Display):
         self.names = tuple(map(str, names))
         self.weights = np.asarray(weights, dtype=float)
         self.history = None if history is None or len(history) < 2 else np.asarray(history, float)
+        if not self.names or self.weights.shape != (len(self.names),):
+            raise InputError(
+                f"weights of shape {self.weights.shape} do not fit {len(self.names)} names: give "
+                "one for each of at least one kernel"
+            )
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, ax: Any = None, **how: Any) -> Self:

@@ -51,7 +51,7 @@ class FusedKernelDisplay(Display):
     def __init__(self, means: Any, groups: Sequence[int], labels: Sequence[int]) -> None:
         self.means = np.asarray(means, dtype=float)
         self.groups = tuple(int(size) for size in groups)
-        self.labels = tuple(int(label) for label in labels)
+        self.labels = tuple(np.asarray(labels).tolist())
         g = len(self.groups)
         if self.means.shape != (g, g) or len(self.labels) != g or g == 0:
             raise InputError(
@@ -130,9 +130,10 @@ class EmbeddingDisplay(Display):
     Parameters
     ----------
     x, y : array-like, shape (n,)
-    labels : array-like of int, shape (n,)
-    names : mapping of int to str, optional
-        What a cluster is called, its number otherwise.
+    labels : array-like, shape (n,)
+        Numbers or names.
+    names : mapping of label to str, optional
+        What a cluster is called, its label otherwise.
     axes : (str, str)
         What the two directions are.
 
@@ -148,7 +149,7 @@ class EmbeddingDisplay(Display):
         x: Any,
         y: Any,
         labels: Any,
-        names: Mapping[int, str] | None = None,
+        names: Mapping[Any, str] | None = None,
         axes: tuple[str, str] = ("first direction of the map", "second direction of the map"),
     ) -> None:
         self.x, self.y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
@@ -157,6 +158,10 @@ class EmbeddingDisplay(Display):
         self.axes = axes
         if not len(self.x) == len(self.y) == len(self.labels):
             raise InputError("x, y and labels of a map must be equally long")
+        if not len(self.x) or not self.x.ndim == self.y.ndim == self.labels.ndim == 1:
+            raise InputError(
+                "a map needs one x, one y and one label for each of at least one sample"
+            )
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, ax: Any = None, **how: Any) -> Self:
@@ -193,7 +198,7 @@ class EmbeddingDisplay(Display):
         **how : of `Axes.scatter`
         """
         ax = self._axes(ax)
-        clusters = np.unique(self.labels)
+        clusters = _each_once(self.labels)
         n = len(self.labels)
         size = float(np.clip(12_000 / max(n, 1), 3, 30))
         self.points_: list[Any] = []
@@ -206,7 +211,7 @@ class EmbeddingDisplay(Display):
                 "alpha": 0.75,
                 "linewidths": 0,
                 "rasterized": n > 5_000,
-                "label": self.names.get(int(cluster), str(cluster)),
+                "label": self.names.get(cluster, str(cluster)),
             }
             self.points_.append(ax.scatter(self.x[inside], self.y[inside], **{**style, **how}))
         if names and len(clusters) <= MOST_NAMED:
@@ -217,7 +222,7 @@ class EmbeddingDisplay(Display):
 
     def _write_names(self, ax: Any, clusters: Any) -> None:
         """Into the middle of each cluster, or below where another name is there."""
-        texts = [shortened(self.names.get(int(cluster), str(cluster)), 28) for cluster in clusters]
+        texts = [shortened(self.names.get(cluster, str(cluster)), 28) for cluster in clusters]
         inside = [self.labels == cluster for cluster in clusters]
         middles = np.array([[np.median(self.x[i]), np.median(self.y[i])] for i in inside])
         limits = np.array([ax.get_xlim(), ax.get_ylim()], dtype=float)
@@ -239,3 +244,12 @@ class EmbeddingDisplay(Display):
                 bbox={"boxstyle": "round,pad=0.2", "fc": "white", "ec": "none", "alpha": 0.82},
                 arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.6} if moved else None,
             )
+
+
+def _each_once(labels: Any) -> list[Any]:
+    """Labels in their order; those that have none, in that of their names."""
+    try:
+        found: list[Any] = np.unique(labels).tolist()
+    except TypeError:
+        return sorted(set(labels.tolist()), key=str)
+    return found
