@@ -6,6 +6,7 @@ A stage that is over leaves a line that sums it up. Silent when the stream is no
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import sys
 import time
@@ -169,22 +170,28 @@ class Progress:
         if len(event.weights) > 1:
             pieces.append(Piece(f", {small_bars(event.weights, fine=self._fine)}", 6))
         rate = self._rate.per_second
-        if rate is None:
-            return pieces
-        pieces.append(Piece(f", {_per_second(rate)}", 7))
+        if rate is not None:
+            pieces.append(Piece(f", {_per_second(rate)}", 7))
         left = self._seconds_left(event, rate, now)
         if left is not None:
             pieces.append(Piece(f", {left} left", 1))
         return pieces
 
-    def _seconds_left(self, event: IterationDone, rate: float, now: float) -> str | None:
-        """Of all restarts: guessed from how the change shrinks, bounded by the iterations left."""
-        most = max(0, event.max_iter - event.iteration) / rate
-        iterations = self._decay.iterations_left(event.tol)
-        if iterations is None or math.isinf(iterations):
+    def _seconds_left(self, event: IterationDone, rate: float | None, now: float) -> str | None:
+        """Of all restarts: guessed from how the change shrinks, bounded by the iterations left.
+
+        As long as that says nothing, a restart takes as long as those before it.
+        """
+        most = math.inf if rate is None else max(0, event.max_iter - event.iteration) / rate
+        iterations = None if rate is None else self._decay.iterations_left(event.tol)
+        if rate is None or iterations is None or math.isinf(iterations):
             left = self._left.rest(now)
         else:
             left = self._left.guess(iterations / rate, now)
+        if left is None and self._restarts_took:
+            usual = sum(self._restarts_took) / len(self._restarts_took)
+            rest = usual - (now - self._restart_began)
+            left = rest if rest > 0 else None
         if left is None and iterations is None:
             return None
         bound = left is None or left >= most
@@ -206,7 +213,7 @@ class Progress:
     def _draw(self, pieces: list[Piece]) -> None:
         if self._terminal:
             # a line that wraps could not be drawn over
-            width = shutil.get_terminal_size().columns - 1
+            width = _columns(self._stream) - 1
             self._stream.write(f"\r\x1b[2K{fitting(pieces, width)}")
         else:
             self._stream.write("".join(piece.text for piece in pieces) + "\n")
@@ -251,6 +258,15 @@ def _per_second(rate: float) -> str:
     if rate >= 0.1:
         return f"{rate:.1f}/s" if rate >= 10 else f"{rate:.2f}/s"
     return f"{duration(1 / rate)} each"
+
+
+def _columns(stream: TextIO) -> int:
+    """Columns of the terminal that is drawn on, which standard output need not be."""
+    try:
+        asked = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError, AttributeError):
+        asked = 0
+    return asked or shutil.get_terminal_size().columns
 
 
 def _can_show(stream: TextIO, text: str) -> bool:

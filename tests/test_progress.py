@@ -274,3 +274,42 @@ def test_closing_twice_ends_one_line(terminal):
 )
 def test_iterations_left(changes, tol, expected):
     assert iterations_left(changes, tol) == pytest.approx(expected)
+
+
+def test_a_restart_takes_as_long_as_those_before_it(terminal, clock):
+    """From its first iteration on, before its own changes tell anything."""
+    progress = Progress(terminal)
+    for restart in range(2):
+        for number in range(1, 21):
+            clock.now += 1
+            change = 0.5 if restart else 0.8**number
+            progress(iteration(number, change=change, restart=restart, n_restarts=3))
+            if restart == 1 and number == 1:
+                # the first was over after 21 s: as long for this one and for the last
+                assert "42 s left" in terminal.drawn[-1]
+            if restart == 1 and number == 11:
+                assert "32 s left" in terminal.drawn[-1]
+
+
+@pytest.mark.once
+def test_the_line_fits_the_terminal_it_is_drawn_on(clock, monkeypatch):
+    """Not standard output, which may be a file or another terminal."""
+    import os
+    import pty
+    import struct
+    from fcntl import ioctl
+    from termios import TIOCSWINSZ
+
+    monkeypatch.setenv("COLUMNS", "200")
+    ours, theirs = pty.openpty()
+    ioctl(theirs, TIOCSWINSZ, struct.pack("HHHH", 40, 50, 0, 0))
+    with os.fdopen(theirs, "w") as stream:
+        progress = Progress(stream)
+        for number in range(1, 4):
+            clock.now += 1
+            progress(iteration(number, weights=(0.1,) * 12))
+        drawn = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    lines = [line for line in re.split(r"[\r\n]", drawn.replace("\x1b[2K", "")) if line]
+    assert lines
+    assert max(map(len, lines)) < 50
