@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ from test_progress import Clock, Terminal, iteration
 
 from gmkcf_dask import GMKCF, KCF, History, IterationDone, JsonLines, Progress, StageProgress
 from gmkcf_dask.cli import main
+from gmkcf_dask.cli.group import Told
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.estimators import sklearn_callbacks
 from gmkcf_dask.pace import Countdown, Decay, Rate
@@ -535,6 +537,9 @@ def test_json_is_one_object_per_line_with_a_result_at_the_end(corpus_file, tmp_p
     assert set(last["scores"]) == {"ACC", "NMI", "purity", "ARI"}
     assert last["converged"] is False
     assert all(Path(path).exists() for path in last["paths"])
+    assert [Path(path).name for path in last["paths"]] == [
+        "labels.csv", "result.json", "factors.npz", "insight.json", "report.html",
+    ]  # fmt: skip
     assert ran.stderr == ""
 
 
@@ -607,9 +612,11 @@ def test_a_log_that_cannot_be_written_is_said_before_any_work(tmp_path, corpus_f
 def test_every_long_command_can_be_watched(corpus_file, tmp_path):
     store, out = tmp_path / "s.zarr", tmp_path / "run"
     for arguments, told in (
+        (("plan", corpus_file, "-k", 3, *QUICK), {"plan", "runs_on"}),
         (("build", corpus_file, store, *QUICK), {"store", "kernels", "n_samples"}),
         (("fit", store, "-k", 3, "--out", out, "--tol", 1e-3), {"paths", "scores"}),
         (("fit", store, "-k", 3, "--out", out, "--tol", 1e-3, "--resume"), {"finished_before"}),
+        (("info", store), {"store", "kernels", "n_samples", "complete"}),
         (("score", out), {"scores"}),
         (("verify", store), {"damaged"}),
         (("repair", store), {"mended", "left"}),
@@ -620,7 +627,18 @@ def test_every_long_command_can_be_watched(corpus_file, tmp_path):
         last = json.loads(ran.stdout.splitlines()[-1])
         assert (last["event"], last["command"]) == ("result", arguments[0])
         assert told <= set(last)
-    watched = {"build", "fit", "run", "score", "benchmark", "verify", "repair", "doctor"}
+    watched = {
+        "plan",
+        "info",
+        "build",
+        "fit",
+        "run",
+        "score",
+        "benchmark",
+        "verify",
+        "repair",
+        "doctor",
+    }
     for name in watched:
         options = {option for p in main.commands[name].params for option in p.opts}
         assert {"--quiet", "--json", "--log"} <= options
@@ -683,3 +701,42 @@ def test_a_reader_that_goes_is_no_error(tmp_path):
     done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, check=False)
     assert b"Broken pipe" not in done.stderr
     assert b"Traceback" not in done.stderr
+
+
+def test_work_is_done_when_its_reader_goes(corpus_file, tmp_path):
+    for name, options in (("json", "--json"), ("text", ""), ("both", "--json 2>&1")):
+        words = [
+            sys.executable, "-m", "gmkcf_dask.cli", "run", corpus_file, "-k", 3, "--out",
+            tmp_path / name, *QUICK, "--tol", 1e-3,
+        ]  # fmt: skip
+        command = f"{shlex.join(map(str, words))} {options}"
+        piped = f"set -o pipefail; {command} | head -n 1"
+        done = subprocess.run(["bash", "-c", piped], capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert b"Broken pipe" not in done.stderr
+        assert b"BrokenPipe" not in done.stderr
+        assert (tmp_path / name / "labels.csv").exists()
+        assert (tmp_path / name / "report.html").exists()
+
+
+def test_the_command_of_a_report_runs_again(corpus_file, tmp_path):
+    out, log = tmp_path / "run", tmp_path / "log"
+    assert run(corpus_file, out, "--json", "--log", log).exit_code == 0
+    insight = json.loads((out / "insight.json").read_text())
+    words = shlex.split(insight["command"])
+    assert words[0] == "gmkcf"
+    assert words[-1] == "--overwrite"
+    assert not {"--json", "--log", str(log), "--resume"} & set(words)
+    labels = (out / "labels.csv").read_bytes()
+    for _ in range(2):  # and so does that of the second report
+        ran = gmkcf(*words[1:])
+        assert ran.exit_code == 0, ran.output
+        assert (out / "labels.csv").read_bytes() == labels
+        assert shlex.split(json.loads((out / "insight.json").read_text())["command"]) == words
+
+
+def test_what_only_watches_is_no_part_of_a_command():
+    told = Told(["fit", "--log=a", "s", "--quiet", "--resume", "-k", "3", "--log", "b c"])
+    assert told.anew() == "gmkcf fit s -k 3 --overwrite"
+    assert Told(["fit", "--overwrite", "s"]).anew() == "gmkcf fit s --overwrite"
+    assert Told(["fit", "--", "-s"]).anew() == "gmkcf fit --overwrite -- -s"

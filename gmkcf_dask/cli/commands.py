@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ def main() -> None:
 @kernel_options
 @text_options
 @cluster_options
+@watch_options
 def plan(input_path: str, n_clusters: int, **options: Any) -> None:
     """Show what a job would cost: disk, memory, passes over the data. Runs nothing."""
     from gmkcf_dask import workflow
@@ -70,6 +72,7 @@ def plan(input_path: str, n_clusters: int, **options: Any) -> None:
     with open_place(request.n_samples, options, only_describe=True) as resources:
         here = workflow.free_disk(Path())
         the_plan = workflow.request_plan(request, n_clusters, resources, disk_free=here)
+        tell(plan=asdict(the_plan), runs_on=resources.description)
         click.echo(str(the_plan))
         click.echo(f"runs on: {resources.description}")
 
@@ -342,7 +345,7 @@ def _fit_and_report(
                 checkpoint_every=options["checkpoint_every"],
                 resume=options["resume"],
                 still_ours=still_ours,
-                command=click.get_current_context().find_root().obj.again(),
+                command=click.get_current_context().find_root().obj.anew(),
                 title=title,
             )
     except (HopelessError, InputError, StoreBusyError):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import shlex
 import sys
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import click
 
 from gmkcf_dask.cli.signals import signals_interrupt
-from gmkcf_dask.cli.voice import Voice
+from gmkcf_dask.cli.voice import Patient, Voice
 from gmkcf_dask.errors import GmkcfError
 from gmkcf_dask.redact import redacted, without_user_info
 
@@ -25,6 +25,15 @@ class Told:
     resumable: bool = False
     voice: Voice = field(default_factory=Voice)
 
+    def anew(self) -> str:
+        """The command that gives the same results again, in the folder where they are now."""
+        words = _without_watching(self.arguments)
+        words = [word for word in words if word not in ("--overwrite", "--resume")]
+        words[1:1] = ["--overwrite"] if "--" in words else []
+        if "--overwrite" not in words:
+            words.append("--overwrite")
+        return without_user_info(shlex.join(["gmkcf", *words]))
+
     def again(self) -> str:
         """The command that goes on."""
         words = list(self.arguments)
@@ -32,6 +41,18 @@ class Told:
             words = [word for word in words if word not in ("--overwrite", "--resume")]
             words.append("--resume")
         return without_user_info(shlex.join(["gmkcf", *words]))
+
+
+def _without_watching(words: list[str]) -> list[str]:
+    """Arguments without those that change nothing but what is said."""
+    kept: list[str] = []
+    given = iter(words)
+    for word in given:
+        if word == "--log":
+            next(given, None)  # its file
+        elif word not in ("--quiet", "--json") and not word.startswith("--log="):
+            kept.append(word)
+    return kept
 
 
 class Group(click.Group):
@@ -45,6 +66,11 @@ class Group(click.Group):
         if isinstance(sys.stdout, io.TextIOWrapper):
             # names of files may be text in no encoding; not to be able to print one is no failure
             sys.stdout.reconfigure(errors="backslashreplace")
+        # who reads our output may go, as `head` does: the work is done all the same
+        with redirect_stdout(Patient(sys.stdout)), redirect_stderr(Patient(sys.stderr)):
+            return self._invoke(ctx)
+
+    def _invoke(self, ctx: click.Context) -> Any:
         try:
             with signals_interrupt():
                 return super().invoke(ctx)
@@ -55,8 +81,6 @@ class Group(click.Group):
             if ctx.obj.resumable:
                 said = "interrupted: the last iteration that was complete is kept"
             _end(ctx, said, getattr(error, "exit_code", 130))
-        except BrokenPipeError:
-            raise  # who read our output has gone, as `head` does: click ends without a word
         except OSError as error:  # disk full, a vanished path: the system's own words
             _end(ctx, f"error: {redacted(str(error))}", GmkcfError.exit_code)
         except click.ClickException as error:  # an option may be wrong before --json is read
@@ -74,6 +98,5 @@ class Group(click.Group):
 def _end(ctx: click.Context, sentence: str, code: int) -> NoReturn:
     """Say what ended a command and, where it makes sense, how to go on."""
     goes_on = ctx.obj.resumable or code not in (2, 3, 4, 6)
-    with suppress(BrokenPipeError):  # whoever read our lines may be what is gone
-        ctx.obj.voice.end(sentence, code, ctx.obj.again() if goes_on else None)
+    ctx.obj.voice.end(sentence, code, ctx.obj.again() if goes_on else None)
     sys.exit(code)

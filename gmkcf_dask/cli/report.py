@@ -77,12 +77,14 @@ def found_in(out: Path, store: Any, found: list[tuple[Any, dict[str, Any]]]) -> 
 
 
 def _found_one(folder: Path, store: Any, one: Any) -> dict[str, Any]:
+    from gmkcf_dask.files import exists
     from gmkcf_dask.results.metrics import scores
-    from gmkcf_dask.results.run import FACTORS, LABELS, RESULT
+    from gmkcf_dask.results.run import FACTORS, INSIGHT, LABELS, REPORT, RESULT
 
+    explained = [folder / name for name in (INSIGHT, REPORT) if exists(folder / name)]
     known = store.strings("labels")
     return {
-        "paths": [folder / name for name in (LABELS, RESULT, FACTORS)],
+        "paths": [*(folder / name for name in (LABELS, RESULT, FACTORS)), *explained],
         "n_labels": len(one.labels),
         "n_clusters": len(set(one.labels.tolist())),
         "kernel": one.kernel,

@@ -18,11 +18,22 @@ store_argument = click.argument("store", type=Location())
 
 @main.command()
 @store_argument
+@watch_options
 def info(store: Path) -> None:
     """Show what is in a STORE: samples, kernels, sizes, state, versions, who writes into it."""
     from gmkcf_dask.kernels.describe import describe
+    from gmkcf_dask.kernels.manifest import Manifest
 
-    for line in describe(store):
+    lines, found = describe(store), Manifest.read(store)
+    tell(
+        store=store,
+        n_samples=found.n_samples,
+        n_features=found.n_features,
+        precision=found.precision,
+        complete=found.complete,
+        kernels=list(found.names),
+    )
+    for line in lines:
         click.echo(line)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -231,6 +232,47 @@ class _Copied(io.TextIOBase):
     def flush(self) -> None:
         if self._shown is not None:
             self._shown.flush()
+
+
+class Patient(io.TextIOBase):
+    """A stream that falls silent, and ends nothing, when whoever read it has gone."""
+
+    def __init__(self, shown: TextIO) -> None:
+        super().__init__()
+        self._shown = shown
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._shown.encoding or "utf-8"
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return self._shown.isatty()
+
+    def fileno(self) -> int:
+        return self._shown.fileno()
+
+    def write(self, text: str) -> int:
+        with self._or_silence():
+            self._shown.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._or_silence():
+            self._shown.flush()
+
+    @contextmanager
+    def _or_silence(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            # what waits to be written, now and when Python ends, goes nowhere
+            with suppress(OSError, ValueError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self._shown.fileno())
+                os.close(nowhere)
 
 
 def _check_log(log: Path) -> None:
