@@ -170,6 +170,7 @@ def test_search_and_filter(opened, insight):
         assert hits.inner_text() == "10 of 1,000 documents"
         page.fill("#query", "no such words")
         page.get_by_text("No documents match.").wait_for()
+        assert page.locator("#printed").text_content() == ""
         page.fill("#query", "")
         smallest = min(insight["clusters"], key=lambda cluster: cluster["size"])
         page.select_option("#cluster", label=f"{smallest['name']} ({smallest['size']})")
