@@ -265,7 +265,7 @@ def _read_checkpoint(example: Examples, victim: Path, again: int, whole_way: boo
 
 def seal_checkpoint(generation: Path) -> None:
     """Make the digests of a generation right again, if its JSON file still is one."""
-    from gmkcf_dask.results import checkpoints
+    from gmkcf_dask.results.packing import digest, dump
 
     text = generation.with_suffix(".json")
     body = _tree(text.read_bytes())
@@ -273,10 +273,10 @@ def seal_checkpoint(generation: Path) -> None:
         return
     body.pop("digest", None)
     if "arrays" in body:
-        body["arrays"] = checkpoints._digest(generation.with_suffix(".npz").read_bytes())
+        body["arrays"] = digest(generation.with_suffix(".npz").read_bytes())
     try:
-        digest = checkpoints._digest(checkpoints._dump(body))
-        text.write_bytes(checkpoints._dump({"digest": digest, **body}))
+        seal = digest(dump(body))
+        text.write_bytes(dump({"digest": seal, **body}))
     except ValueError:  # half a character: such text cannot be written as UTF-8
         return
 
