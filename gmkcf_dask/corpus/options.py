@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from numbers import Integral, Real
 from typing import Any, Literal
 
+import numpy as np
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer
 
 from gmkcf_dask.corpus.limits import MOST_FEATURES
@@ -79,14 +80,14 @@ class TextOptions:
     n_hash_features: int = 2**18
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
         if self.min_df != "auto":
             _check_frequency("min_df", self.min_df)
         _check_frequency("max_df", self.max_df)
         if self.max_features is not None and not _is_whole(self.max_features):
             raise InputError(f"max_features is {self.max_features} but must be at least 1 or None.")
         object.__setattr__(self, "stop_words", _checked_stop_words(self.stop_words))
-        if isinstance(self.ngrams, list):  # as JSON has it
-            object.__setattr__(self, "ngrams", tuple(self.ngrams))
         _check_choice("tokens", self.tokens, ("words", "chars"))
         _check_choice("features", self.features, ("tfidf", "hashing"))
         if not (_is_whole(self.n_hash_features) and self.n_hash_features <= MOST_FEATURES):
@@ -94,6 +95,8 @@ class TextOptions:
                 f"n_hash_features is {self.n_hash_features} but must be a whole number from 1 to "
                 f"{MOST_FEATURES:,}."
             )
+        if isinstance(self.ngrams, list | tuple):  # a list, as JSON has it
+            object.__setattr__(self, "ngrams", tuple(map(_plain, self.ngrams)))
         _check_ngrams(self.ngrams)
         self._refuse_unused()
 
@@ -160,6 +163,11 @@ class TextOptions:
             return cls(**found)
         except TypeError as error:
             raise InputError(f"the options of texts cannot be right ({error}).") from error
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as Python's, which JSON can hold."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _checked_stop_words(words: Any) -> Any:
