@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Literal
 
 Encoding = Literal["whole", "mended", "binary"]
 
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+# longest first: the mark of UTF-32 begins with that of UTF-16
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
 _DECLARED = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?([a-zA-Z0-9_-]{3,20})", re.IGNORECASE)
 # encodings a page may declare: all of them plain tables, none that unpacks or computes
@@ -27,18 +34,23 @@ _INLINE = frozenset(
 )
 
 
+def encoding_of(beginning: bytes) -> str:
+    """The encoding that the first four bytes of a file tell, UTF-8 where they tell none."""
+    return next((name for mark, name in _MARKS.items() if beginning.startswith(mark)), "utf-8-sig")
+
+
 def decoded(content: bytes, *, page: bool = False) -> tuple[str, Encoding]:
     """The text of a file, and whether all of it could be read.
 
-    UTF-8, UTF-16 where it says so in its first bytes, and what an HTML page declares of itself;
-    whatever cannot be read becomes U+FFFD.
+    UTF-8, UTF-16 or UTF-32 where it says so in its first bytes, and what an HTML page declares of
+    itself; whatever cannot be read becomes U+FFFD.
 
     >>> decoded(b"caf\\xe9 au lait")
     ('caf\N{REPLACEMENT CHARACTER} au lait', 'mended')
     >>> decoded(b"\\x7fELF\\x00\\x01")
     ('', 'binary')
     """
-    encoding = "utf-16" if content.startswith(_UTF16) else "utf-8-sig"
+    encoding = encoding_of(content[:4])
     if encoding == "utf-8-sig" and b"\0" in content:
         return "", "binary"
     for name in (encoding, *(_declared(content) if page else ())):
@@ -84,18 +96,59 @@ def page_text(markup: str) -> tuple[str, str | None]:
 
 
 def _quick_to_parse(markup: str) -> str:
-    """The page without comments, and with every < that begins no tag spelled out.
+    """The page without comments and scripts, and with every < that begins no tag spelled out.
 
     The parser looks for the end of each of them anew: of a page of nothing else, for hours.
     """
-    parts, at = [], 0
-    while (start := markup.find("<!--", at)) >= 0 and (end := markup.find("-->", start + 4)) >= 0:
-        parts.append(markup[at:start])
-        at = end + len("-->")
-    parts.append(markup[at:])
-    return _NO_TAG.sub("&lt;", _MARKED.sub(" ", " ".join(parts)))
+    return _NO_TAG.sub("&lt;", _MARKED.sub(" ", "".join(_without_asides(markup))))
 
 
+def _without_asides(markup: str) -> Iterator[str]:
+    """Pieces of a page between its comments, scripts and styles.
+
+    From left to right, for each of them hides what looks like the others. An end that is missing
+    once is not looked for again, so that the work grows with the page and no faster.
+    """
+    at = looked = 0
+    comments = True
+    while found := _ASIDE.search(markup, looked):
+        looked = found.end()
+        name = (found["name"] or "").lower()
+        if found["comment"] and comments:
+            end = markup.find("-->", found.start() + 2)  # <!--> is a whole comment
+            comments = end >= 0
+            if comments:
+                yield markup[at : found.start()] + " "
+                at = looked = end + len("-->")
+        elif name:
+            end = _end_of_element(markup, name, looked)
+            if end < 0:  # the parser hides the rest of the page, too
+                break
+            yield markup[at : found.start()] + "\n"
+            at = looked = end
+        elif "<" in found[0][1:]:
+            yield markup[at : found.start()] + "<" + found[0][1:].replace("<", "&lt;")
+            at = looked
+    yield markup[at:]
+
+
+def _end_of_element(markup: str, name: str, inside: int) -> int:
+    """Where a script or style is over; negative where it is not."""
+    opened = markup.find(">", inside)
+    if opened >= 0 and markup[opened - 1] == "/":
+        return opened + 1
+    closed = _ENDS[name].search(markup, opened) if opened >= 0 else None
+    return markup.find(">", closed.end()) + 1 or -1 if closed else -1
+
+
+_ASIDE = re.compile(
+    r"(?P<comment><!--)"
+    r"|<(?P<name>script|style)(?=[\s/>])"
+    # any other tag as a whole: what its values hold is neither comment nor script
+    r"""|<[a-z](?:[^<>"'=]++|=\s*+"[^"]*+"|=\s*+'[^']*+'|["'=])*+>""",
+    re.IGNORECASE,
+)
+_ENDS = {name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE) for name in ("script", "style")}
 _MARKED = re.compile(r"<!\[[^<>]*>")
 _NO_TAG = re.compile(r"<(?![^<]*>)")
 
