@@ -153,10 +153,10 @@ def test_small_corpora_in_any_partition_with_any_options(texts, given_options, c
     assert_same(corpus.X, expected)
     assert corpus.terms == tuple(vectorizer.get_feature_names_out())
     new = ["tea and more tea", "", "nothing known here ever", *texts[::-1]]
-    assert_same(corpus.reading.transform(new, corpus.terms), vectorizer.transform(new))
+    assert_same(quietly(corpus.reading.transform, new, corpus.terms), vectorizer.transform(new))
     again = TextReading.from_json(corpus.reading.to_json())
     assert again == corpus.reading
-    assert_same(again.transform(new, corpus.terms), vectorizer.transform(new))
+    assert_same(quietly(again.transform, new, corpus.terms), vectorizer.transform(new))
 
 
 @given(SMALL, st.booleans(), st.sampled_from(["words", "chars"]), st.integers(1, 60))
@@ -175,7 +175,7 @@ def test_hashing_is_that_of_scikit_learn(texts, sublinear, tokens, characters):
     corpus = in_batches(characters, texts, **how, sublinear_tf=sublinear)
     assert_same(corpus.X, expected)
     assert corpus.terms is None
-    assert_same(corpus.reading.transform(texts, None), expected)
+    assert_same(quietly(corpus.reading.transform, texts, None), expected)
 
 
 def test_workers_and_threads_give_the_same_bits(docstrings, runner_named):

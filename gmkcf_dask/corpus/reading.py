@@ -48,7 +48,8 @@ class TextReading:
         Returns
         -------
         csr_array, shape (n_new, n_terms)
-            As `TfidfVectorizer.transform` would give; rows of zeros where no term is known.
+            As `TfidfVectorizer.transform` would give; rows of zeros where no term is known, which
+            a `DataWarning` tells.
         """
         from gmkcf_dask.corpus.text import transform_texts  # which makes readings
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -42,6 +42,12 @@ class Notes:
         times, first = self.found.get(kind, (0, _printable(where)))
         self.found[kind] = (times + 1, first)
 
+    def times(self, kind: str) -> int:
+        return self.found.get(kind, (0, ""))[0]
+
+    def first(self, kind: str) -> str:
+        return self.found[kind][1]
+
     def tell(self, sentences: dict[str, str], total: int) -> None:
         """A `DataWarning` for each kind that was met; sentences name count, total and first."""
         for kind, sentence in sentences.items():
@@ -73,12 +79,20 @@ class _Names:
 
     def noting(self, documents: Iterable[Document], meter: Meter) -> Iterator[Document]:
         for number, document in enumerate(documents):
-            self.ids.append(number if document.id is None else document.id)
+            self.ids.append(document.id)
             self.labels.append(document.label)
             self.titles.append(document.title)
             if meter.unit == "documents":
                 meter.done = number + 1
             yield document
+
+    def all_ids(self) -> list[object]:
+        """Numbers of rows for ids that are missing; spelled out where another row has that id."""
+        given = {name_of(value) for value in self.ids if value is not None}
+        return [
+            (f"row {number}" if str(number) in given else number) if value is None else value
+            for number, value in enumerate(self.ids)
+        ]
 
 
 def corpus_from_texts(
@@ -140,7 +154,7 @@ def _documents(
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise InputError(
-                f"row {number} holds {_short(text)}, not text: fill such rows or leave them out."
+                f"row {number} holds {short(text)}, not text: fill such rows or leave them out."
             )
         for what, names in columns.items():
             if len(names) <= number:
@@ -200,6 +214,7 @@ def read_documents_like(
     terms: Sequence[str] | None,
     place: Place | None = None,
     meter: Meter | None = None,
+    told: Collection[str] = _SENTENCES,
 ) -> Corpus:
     """The corpus of new documents, in the features of an earlier one."""
     names = _known_terms(reading, terms)
@@ -210,13 +225,13 @@ def read_documents_like(
 
     numbers = {term: number for number, term in enumerate(names or ())}
     vocabulary = None if names is None else Vocabulary(numbers, fixed=True)
-    return _read(documents, reading.options, place, meter, vocabulary, weigh, known=True)
+    return _read(documents, reading.options, place, meter, vocabulary, weigh, known=True, told=told)
 
 
 def transform_texts(
     texts: Iterable[str], reading: TextReading, terms: Sequence[str] | None
 ) -> sparse.csr_array:
-    """Features of new texts as those of the corpus were made, without a word about them.
+    """Features of new texts as those of the corpus were made.
 
     Parameters
     ----------
@@ -228,10 +243,13 @@ def transform_texts(
     -------
     csr_array, shape (n_samples, n_terms)
         As `TfidfVectorizer.transform` would give.
+
+    Warns
+    -----
+    DataWarning
+        Of documents that are empty or have no known term: nothing is known of where they belong.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)
-        X = read_documents_like(_documents(texts), reading, terms).X
+    X = read_documents_like(_documents(texts), reading, terms, told=("empty", "unknown")).X
     assert isinstance(X, sparse.csr_array)
     return X
 
@@ -256,13 +274,14 @@ def _read(
     weigh: Callable[[Counts], Weights],
     *,
     known: bool = False,
+    told: Collection[str] = _SENTENCES,
 ) -> Corpus:
     names, meter = _Names(), meter or Meter()
     passing = names.noting(documents, meter)
     X, facts, weights = features_of(passing, options, place or Place(), meter, vocabulary, weigh)
     n = len(facts)
-    ids = check_ids(names.ids, n)
-    _tell(ids, facts, X, known=known)
+    ids = check_ids(names.all_ids(), n)
+    _tell(ids, facts, X, known=known, told=told)
     return Corpus(
         X=X,
         ids=ids,
@@ -278,7 +297,7 @@ def _titles(
     given: list[object], facts: list[Facts], ids: tuple[str, ...]
 ) -> tuple[str, ...] | None:
     """The title of a page, else what was given, else the id; None where there are none at all."""
-    if given[0] is None and not any(fact.title for fact in facts):
+    if all(title is None for title in given) and not any(fact.title for fact in facts):
         return None
     found = (
         name_of(fact.title or (title if title not in (None, "") else name))
@@ -287,7 +306,14 @@ def _titles(
     return tuple(" ".join(title.split())[:_TITLE] or "untitled" for title in found)
 
 
-def _tell(ids: tuple[str, ...], facts: list[Facts], X: sparse.csr_array, *, known: bool) -> None:
+def _tell(
+    ids: tuple[str, ...],
+    facts: list[Facts],
+    X: sparse.csr_array,
+    *,
+    known: bool,
+    told: Collection[str],
+) -> None:
     notes, seen = Notes(), set[bytes]()
     for number, (name, fact) in enumerate(zip(ids, facts, strict=True)):
         if fact.mended:
@@ -300,7 +326,7 @@ def _tell(ids: tuple[str, ...], facts: list[Facts], X: sparse.csr_array, *, know
         seen.add(fact.digest)
         if X.indptr[number] == X.indptr[number + 1]:
             notes.add("unknown" if known else "lost", name)
-    notes.tell(_SENTENCES, len(ids))
+    notes.tell({kind: _SENTENCES[kind] for kind in _SENTENCES if kind in told}, len(ids))
 
 
 def _printable(name: str) -> str:
@@ -309,6 +335,7 @@ def _printable(name: str) -> str:
     return shown if len(shown) <= 100 else f"{shown[:97]}..."
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
+    """A value as a sentence may show it."""
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
