@@ -18,6 +18,7 @@ from sklearn.utils.validation import validate_data
 
 from gmkcf_dask import workflow
 from gmkcf_dask.cluster import Resources, of_client, threads
+from gmkcf_dask.corpus.forms import refuse_other_forms
 from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.corpus.options import TextOptions
 from gmkcf_dask.corpus.text import corpus_from_texts, texts_in
@@ -326,6 +327,7 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
             self.n_features_in_ = corpus.n_features
             self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on columns with names
             return corpus
+        refuse_other_forms(X)
         features = as_features(X)
         validate_data(self, X, skip_check_array=True)  # only notes names and number of columns
         ids = tuple(str(i) for i in range(features.shape[0]))

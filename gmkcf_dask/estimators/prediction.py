@@ -14,6 +14,7 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gmkcf_dask import prediction
+from gmkcf_dask.corpus.forms import refuse_other_forms
 from gmkcf_dask.corpus.text import texts_in
 from gmkcf_dask.corpus.validate import as_features
 from gmkcf_dask.errors import InputError
@@ -153,6 +154,8 @@ class Predicting(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lasting):  #
                     " columns"
                 )
             return training.reading.transform(texts, training.terms)
+        if training.reading is not None:
+            refuse_other_forms(X, only_texts=True)
         as_features(X)
         try:
             validate_data(self, X, reset=False, skip_check_array=True)
