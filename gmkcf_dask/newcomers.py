@@ -7,7 +7,7 @@ import io
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from gmkcf_dask.corpus.readers import read_like
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.files import check_writable, exists, is_no_folder, put_atomic
+from gmkcf_dask.graph import Runner
 from gmkcf_dask.kernels.arrays import StoredFeatures
 from gmkcf_dask.prediction import Prediction, predict, refuse_other_columns
 from gmkcf_dask.results.model import Model, is_model, load_model
@@ -28,6 +29,7 @@ from gmkcf_dask.results.training import Training
 
 MATRICES = (".npz", ".npy", ".mtx", ".mtx.gz", ".svmlight", ".libsvm", ".mat")
 _WITHOUT_WIDTH = (".svmlight", ".libsvm")
+Readers = Callable[[], AbstractContextManager[Runner | None]]
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ def place_newcomers(
     columns: TableColumns,
     place: Callable[[int], AbstractContextManager[Resources]],
     listen: Listener = ignore,
+    readers: Readers = nullcontext,
 ) -> dict[int, int]:
     """Write id, label and sureness of every new sample; returns the sizes by cluster.
 
@@ -65,6 +68,8 @@ def place_newcomers(
         Path of the new samples.
     place : callable
         From a number of samples to the resources they call for.
+    readers : callable
+        Opens what texts are taken apart with; this process without it.
     """
     model = open_model(run)
     model.training.refuse_missing()
@@ -73,8 +78,9 @@ def place_newcomers(
             f"the kernels of {run} were precomputed, so those of new samples have to be, too: use "
             "gmkcf_dask.load in Python, whose predict takes them"
         )
-    corpus = new_rows(model.training, new, columns)
-    warn_about_zero_rows(corpus.X)
+    corpus = new_rows(model.training, new, columns, readers, listen)
+    if corpus.reading is None:  # of texts it is said by name
+        warn_about_zero_rows(corpus.X)
     stored = isinstance(model.training.features, StoredFeatures)
     with place(corpus.n_samples) if stored else nullcontext() as resources:
         found = predict(model, corpus.X, resources, listen)
@@ -88,7 +94,13 @@ def open_model(path: Path) -> Model:
     return load_model(path) if is_model(path) else model_of_run(path)
 
 
-def new_rows(training: Training, path: str, columns: TableColumns) -> Corpus:
+def new_rows(
+    training: Training,
+    path: str,
+    columns: TableColumns,
+    readers: Readers = nullcontext,
+    listen: Listener = ignore,
+) -> Corpus:
     """New samples as the training samples were read: the same columns, the same words."""
     name = Path(path).name.lower()
     if name.endswith(MATRICES):
@@ -101,17 +113,17 @@ def new_rows(training: Training, path: str, columns: TableColumns) -> Corpus:
             f"with {training.n_features} columns"
         )
     else:
-        corpus = _read_texts(training, path, columns)
+        with readers() as runner:
+            corpus = read_like(
+                path,
+                training.reading,
+                training.terms,
+                **asdict(columns),
+                runner=runner,
+                listen=listen,
+            )
     refuse_other_columns(corpus.n_features, training.n_features)
     return corpus
-
-
-def _read_texts(training: Training, path: str, columns: TableColumns) -> Corpus:
-    reading = training.reading
-    assert reading is not None
-    given = {name: value for name, value in asdict(columns).items() if value is not None}
-    reading = replace(reading, options=replace(reading.options, **given))
-    return read_like(path, reading, training.terms)
 
 
 def _widened(corpus: Corpus, n_features: int) -> Corpus:

@@ -9,6 +9,7 @@ import click
 
 from gmkcf_dask.cli.commands import main
 from gmkcf_dask.cli.options import Location, cluster_options, open_place
+from gmkcf_dask.cli.reading import reading_runner
 from gmkcf_dask.cli.watching import showing_notes, tell, watch_options, watching
 
 
@@ -37,8 +38,11 @@ def predict(run_folder: Path, new: str, out: Path, overwrite: bool, **options: A
     def place(n_samples: int) -> Any:
         return open_place(n_samples, options)
 
+    def readers() -> Any:
+        return reading_runner(new, options)
+
     with showing_notes(), watching("reading", "predict") as listen:
-        sizes = place_newcomers(run_folder, new, out, columns, place, listen)
+        sizes = place_newcomers(run_folder, new, out, columns, place, listen, readers)
     total = sum(sizes.values())
     tell(out=out, n_samples=total, sizes={str(label): size for label, size in sizes.items()})
     click.echo(f"{out}: {total:,} samples in {len(sizes)} clusters")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import gzip
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,8 @@ from pathlib import Path
 from gmkcf_dask.corpus.counts import Document
 from gmkcf_dask.corpus.limits import MOST_CHARACTERS, most_text, refuse_bytes, refuse_shape
 from gmkcf_dask.corpus.markup import decoded
-from gmkcf_dask.corpus.options import TextOptions
 from gmkcf_dask.corpus.passes import BATCH_CHARACTERS, Meter
-from gmkcf_dask.corpus.tables import table_documents
+from gmkcf_dask.corpus.tables import Wanted, table_documents
 from gmkcf_dask.corpus.text import Notes
 from gmkcf_dask.errors import InputError
 
@@ -24,6 +24,10 @@ TABLE_ENDINGS = (".jsonl", ".csv", ".tsv", ".parquet")
 _SENTENCES = {
     "binary": "{count} of {total} files are no text, or in an unknown encoding (first: {first}); "
     "they are left out",
+    "damaged": "{count} of {total} files are damaged or may not be read (first: {first}); they are "
+    "left out",
+    "long": "{count} of {total} files are longer than {most} bytes (first: {first}); they are left "
+    "out",
     "mended": "{count} of {total} files are not UTF-8 (first: {first}); their unreadable "
     "characters are replaced",
 }
@@ -52,14 +56,12 @@ class TextFiles:
     def meter(self) -> Meter:
         return Meter(self.size, unit="MiB")
 
-    def documents(
-        self, options: TextOptions, meter: Meter, *, lenient: bool = False
-    ) -> Iterator[Document]:
-        """Every document, read when it is asked for; `lenient` as of `table_documents`."""
+    def documents(self, wanted: Wanted, meter: Meter) -> Iterator[Document]:
+        """Every document, read when it is asked for."""
         # what is held of a text at a time takes many times its size
         refuse_bytes(min(meter.total, BATCH_CHARACTERS), "reading these texts", most_text())
         if self.tables:
-            return table_documents(self.files, options, meter, lenient=lenient)
+            return table_documents(self.files, wanted, meter)
         refuse_shape((len(self.files),))
         return _file_documents(self.files, meter)
 
@@ -138,38 +140,59 @@ def _fixed_part(pattern: str) -> Path:
 
 
 def _file_documents(files: Mapping[str, Path], meter: Meter) -> Iterator[Document]:
-    notes = Notes()
+    notes, why = Notes(), ""
     topics = all("/" in name for name in files)
     texts = 0
     for name, path in files.items():
         page = path.name.lower().removesuffix(".gz").endswith((".html", ".htm"))
-        text, state = decoded(_content(path, name), page=page)
-        meter.done += path.stat().st_size
+        text, state = "", ""
+        try:
+            content = _content(path)
+            meter.done += path.stat().st_size
+            text, state = decoded(content, page=page) if content is not None else ("", "long")
+        except (OSError, EOFError, zlib.error) as error:
+            state = "damaged"
+            why = why or " ".join((getattr(error, "strerror", None) or str(error)).split())
         if state != "whole":
             notes.add(state, name)
-        if state == "binary":
+        if state not in ("whole", "mended"):
             continue
         texts += 1
         folder, _, short = name.rpartition("/")
         yield Document(text, name, folder if topics else None, short, page)
     if not texts:
-        raise InputError(
-            f"none of the {len(files)} files is text (first: {next(iter(files))}): give plain "
-            "text in UTF-8."
+        raise _nothing_left(files, notes, why)
+    notes.tell({kind: _sentence(kind) for kind in _SENTENCES}, len(files))
+
+
+def _sentence(kind: str) -> str:
+    return _SENTENCES[kind].replace("{most}", f"{MOST_CHARACTERS:,}")
+
+
+def _nothing_left(files: Mapping[str, Path], notes: Notes, why: str) -> InputError:
+    """Why there is no text, where all files have the same reason; else the best that is known."""
+    count = len(files)
+    if notes.times("long") == count:
+        return InputError(
+            f"{notes.first('long')} is longer than {MOST_CHARACTERS:,} bytes: split it into "
+            "documents, or write a table with one document per line."
         )
-    notes.tell(_SENTENCES, len(files))
+    if notes.times("damaged"):
+        return InputError(
+            f"none of the {count} files can be read as text (first that cannot be read at all: "
+            f"{notes.first('damaged')}, {why}): check that they are complete and may be read."
+        )
+    return InputError(
+        f"none of the {count} files is text (first: {next(iter(files))}): give plain text in UTF-8."
+    )
 
 
-def _content(path: Path, name: str) -> bytes:
+def _content(path: Path) -> bytes | None:
+    """What is in a file, unpacked; None where that is too long for one document."""
     opened = gzip.open if path.name.lower().endswith(".gz") else open
     with opened(path, "rb") as file:
         content: bytes = file.read(MOST_CHARACTERS + 1)  # never more, however much is packed
-    if len(content) > MOST_CHARACTERS:
-        raise InputError(
-            f"{name} is longer than {MOST_CHARACTERS:,} bytes: split it into documents, or write a "
-            "table with one document per line."
-        )
-    return content
+    return content if len(content) <= MOST_CHARACTERS else None
 
 
 def _printable(name: str) -> str:

@@ -20,6 +20,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.corpus.options import TextOptions
 from gmkcf_dask.corpus.passes import Meter, Place
 from gmkcf_dask.corpus.reading import TextReading
+from gmkcf_dask.corpus.tables import Wanted
 from gmkcf_dask.corpus.text import read_documents, read_documents_like
 from gmkcf_dask.corpus.validate import as_features, check_ids, check_labels
 from gmkcf_dask.errors import GmkcfError, InputError, PlanRefused
@@ -117,7 +119,7 @@ def read_corpus(
     return _read(
         path,
         lambda documents, meter: read_documents(documents, text, place, meter),
-        text,
+        Wanted(text),
         lambda file: _reader_for(file)(file),
     )
 
@@ -127,6 +129,8 @@ def read_like(
     reading: TextReading,
     terms: Sequence[str] | None,
     *,
+    text_column: str | None = None,
+    id_column: str | None = None,
     runner: Runner | None = None,
     listen: Listener = ignore,
 ) -> Corpus:
@@ -135,11 +139,15 @@ def read_like(
     Parameters
     ----------
     path : str or Path
-        Texts, as for `read_corpus`. Only the column with the text has to be there.
+        Texts, as for `read_corpus`. Only the column with the text has to be there: labels are not
+        looked for, a missing id becomes the number of the row, and titles may be missing, too.
     reading : TextReading
         Of the earlier corpus: `Corpus.reading`, or `KernelStore.reading()`.
     terms : sequence of str or None
         Its terms; None for hashed features.
+    text_column, id_column : str, optional
+        Columns of these documents, which have to be there; when not given, those of the earlier
+        corpus.
     runner, listen
         As for `read_corpus`.
 
@@ -150,12 +158,16 @@ def read_like(
         without any known term are rows of zeros, and are told by a `DataWarning`.
     """
     place = _place(runner, listen)
+    options = replace(
+        reading.options,
+        text_column=text_column or reading.options.text_column,
+        id_column=id_column or reading.options.id_column,
+    )
     return _read(
         path,
         lambda documents, meter: read_documents_like(documents, reading, terms, place, meter),
-        reading.options,
+        Wanted(options, new=True, named=id_column is not None),
         _refuse_matrix,
-        lenient=True,
     )
 
 
@@ -166,10 +178,8 @@ def _place(runner: Runner | None, listen: Listener) -> Place:
 def _read(
     path: str | Path,
     of_documents: Callable[[Iterator[Document], Meter], Corpus],
-    options: TextOptions,
+    wanted: Wanted,
     of_matrix: Reader,
-    *,
-    lenient: bool = False,
 ) -> Corpus:
     """Texts by one way, matrices by the other; whatever is wrong is said with the path."""
     place = Path(path)
@@ -178,7 +188,7 @@ def _read(
         if found is not None:
             _refuse_special(place)
             meter = found.meter()
-            return of_documents(found.documents(options, meter, lenient=lenient), meter)
+            return of_documents(found.documents(wanted, meter), meter)
         if not place.exists():
             raise InputError(f"{path} does not exist: check the path.")
         _reader_for(place)

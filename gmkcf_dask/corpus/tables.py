@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import codecs
 import csv
 import difflib
 import gzip
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import IO, Any, TextIO, cast
 
 from gmkcf_dask.corpus.counts import Document
 from gmkcf_dask.corpus.limits import MOST_CHARACTERS, bounded_lines, refuse_shape
+from gmkcf_dask.corpus.markup import encoding_of
 from gmkcf_dask.corpus.options import TextOptions
 from gmkcf_dask.corpus.passes import Meter
 from gmkcf_dask.errors import InputError
@@ -26,42 +28,84 @@ Record = tuple[str, Mapping[str, Any]]
 _PARQUET_ROWS = 256
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What is looked for in a table.
+
+    Attributes
+    ----------
+    options : TextOptions
+    new : bool
+        New documents of a corpus that was read before: there only the text has to be. Labels are
+        not looked for, and ids and titles may be missing, even in the columns that options name.
+    named : bool
+        Whether the column for ids was named for these very documents, so that it has to be there.
+    """
+
+    options: TextOptions
+    new: bool = False
+    named: bool = False
+
+    @property
+    def columns(self) -> dict[str, str | None]:
+        """By what they hold beside the text; None for those that go by that name, if there."""
+        options = self.options
+        labels = {} if self.new else {"label": options.label_column}
+        return {"id": options.id_column, **labels, "title": options.title_column}
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Columns without which the table is not read."""
+        names = self.columns
+        needed = [names["id"]] if self.named else [] if self.new else [*names.values()]
+        return self.options.text_column, *(name for name in needed if name is not None)
+
+    def used(self, there: Sequence[str]) -> list[str]:
+        """Those of a table's columns that are read; none of them may be there twice."""
+        known = {self.options.text_column, *(name or what for what, name in self.columns.items())}
+        counts = Counter(name for name in there if name in known)
+        for name, times in counts.items():
+            if times > 1:
+                raise InputError(
+                    f"the column {name!r} is there {times} times: give each its own name."
+                )
+        return list(counts)
+
+
 @dataclass
 class _Columns:
     """The columns for id, label and title, as the first document of all has them."""
 
-    options: TextOptions
-    lenient: bool
+    wanted: Wanted
     named: dict[str, str] | None = None
 
     def document(self, record: Record) -> Document:
         """The document of a record; other fields are dropped, they may be many times as large."""
         if self.named is None:
-            self.named = _named_columns(record, self.options, lenient=self.lenient)
-        text = _text(record, self.options.text_column)
+            self.named = _named_columns(record, self.wanted)
+        text = _text(record, self.wanted.options.text_column)
         names = {
-            what: (_title if what == "title" else _name)(record, column)
+            what: (_if_there if self.wanted.new else _title if what == "title" else _name)(
+                record, column
+            )
             for what, column in self.named.items()
         }
         return Document(text, names.get("id"), names.get("label"), names.get("title"))
 
 
-def table_documents(
-    files: Mapping[str, Path], options: TextOptions, meter: Meter, *, lenient: bool = False
-) -> Iterator[Document]:
+def table_documents(files: Mapping[str, Path], wanted: Wanted, meter: Meter) -> Iterator[Document]:
     """Documents of one table or several of one kind, file by file.
 
     Parameters
     ----------
     files : mapping of str to Path
         By name, in order. Of several, names are part of ids that are mere numbers.
-    lenient : bool
-        Columns for id, label and title may be missing, even those that options name.
+    wanted : Wanted
     """
-    columns = _Columns(options, lenient)
+    columns = _Columns(wanted)
     for name, path in files.items():
         try:
-            for number, record in enumerate(_records(path, options, meter, lenient)):
+            for number, record in enumerate(_records(path, wanted, meter)):
                 document = columns.document(record)
                 if len(files) > 1 and document.id is None:
                     where = f"{name}:{number}"
@@ -71,15 +115,15 @@ def table_documents(
             raise (InputError(f"{name}: {error}") if len(files) > 1 else error) from error
 
 
-def _records(path: Path, options: TextOptions, meter: Meter, lenient: bool) -> Iterator[Record]:
+def _records(path: Path, wanted: Wanted, meter: Meter) -> Iterator[Record]:
     kind = path.name.lower().removesuffix(".gz").rpartition(".")[2]
     if kind == "parquet":
-        yield from _parquet_records(path, options, meter, lenient)
+        yield from _parquet_records(path, wanted, meter)
         return
     read: Callable[[TextIO], Iterator[Record]] = _json_records
     if kind != "jsonl":
         delimiter = "\t" if kind == "tsv" else ","
-        read = lambda lines: _csv_records(lines, delimiter)  # noqa: E731
+        read = lambda lines: _csv_records(lines, delimiter, wanted)  # noqa: E731
     with path.open("rb") as file:
         before = meter.done
         with opened(file, path) as lines:
@@ -94,8 +138,8 @@ def opened(file: IO[bytes], path: Path) -> Iterator[TextIO]:
     packed = path.name.lower().endswith(".gz")
     with gzip.GzipFile(fileobj=file) if packed else nullcontext(file) as unpacked:
         buffered = io.BufferedReader(cast(Any, unpacked))
-        utf16 = buffered.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-        encoding, errors = ("utf-16", "replace") if utf16 else ("utf-8-sig", "surrogateescape")
+        encoding = encoding_of(buffered.peek(4))
+        errors = "surrogateescape" if encoding == "utf-8-sig" else "replace"
         with io.TextIOWrapper(buffered, encoding=encoding, errors=errors, newline="") as lines:
             yield lines
 
@@ -113,10 +157,11 @@ def _json_records(lines: TextIO) -> Iterator[Record]:
         yield f"line {number}", fields
 
 
-def _csv_records(lines: TextIO, delimiter: str) -> Iterator[Record]:
+def _csv_records(lines: TextIO, delimiter: str, wanted: Wanted) -> Iterator[Record]:
     # strict: a quote left open would otherwise swallow the rest of the file
     rows = csv.reader(bounded_lines(lines), delimiter=delimiter, strict=True)
     header = _next(rows) or []
+    wanted.used(header)
     while (cells := _next(rows)) is not None:
         if cells and len(cells) != len(header):
             raise InputError(
@@ -136,9 +181,7 @@ def _next(rows: Any) -> list[str] | None:
         csv.field_size_limit(usual)
 
 
-def _parquet_records(
-    path: Path, options: TextOptions, meter: Meter, lenient: bool
-) -> Iterator[Record]:
+def _parquet_records(path: Path, wanted: Wanted, meter: Meter) -> Iterator[Record]:
     try:
         from pyarrow import ArrowException
         from pyarrow import parquet as pq
@@ -151,45 +194,51 @@ def _parquet_records(
     try:
         with pq.ParquetFile(path) as table:
             names = [str(name) for name in table.schema_arrow.names]
-            wanted = _wanted(names, options, lenient)
+            for column in wanted.needed:
+                if column not in names:
+                    raise _no_column("the table", column, names)
+            used = wanted.used(names)
             refuse_shape((table.metadata.num_rows,))
-            for batch in table.iter_batches(_PARQUET_ROWS, columns=wanted, use_threads=False):
-                for fields in batch.to_pylist():
+            for batch in table.iter_batches(_PARQUET_ROWS, columns=used, use_threads=False):
+                columns = {name: _values(batch.column(name)) for name in used}
+                for values in zip(*columns.values(), strict=True):
                     done += 1
                     meter.done = before + size * done // max(1, table.metadata.num_rows)
-                    yield f"row {done}", fields
+                    yield f"row {done}", dict(zip(used, values, strict=True))
     except ArrowException as error:
         raise ValueError(str(error)) from error
 
 
-def _wanted(names: list[str], options: TextOptions, lenient: bool) -> list[str]:
-    """The columns that are read; refused where one that was asked for is not there."""
-    others = [column for column in _asked(options).values() if column is not None]
-    for column in (options.text_column, *(() if lenient else others)):
-        if column not in names:
-            raise _no_column("the table", column, names)
-    known = {options.text_column, *others, *_asked(options)}
-    return [name for name in dict.fromkeys(names) if name in known]
+def _values(column: Any) -> list[Any]:
+    """The values of an Arrow column; of strings, bytes that are none as halves of characters."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    # Arrow believes that strings are UTF-8, and gives up on all of them where one is not
+    if pa.types.is_string(column.type):
+        column = column.view(pa.binary())
+    elif pa.types.is_large_string(column.type):
+        column = column.view(pa.large_binary())
+    else:
+        return cast(list[Any], column.to_pylist())
+    return [None if v is None else v.decode("utf-8", "surrogateescape") for v in column.to_pylist()]
 
 
-def _asked(options: TextOptions) -> dict[str, str | None]:
-    return {
-        "id": options.id_column,
-        "label": options.label_column,
-        "title": options.title_column,
-    }
-
-
-def _named_columns(first: Record, options: TextOptions, *, lenient: bool) -> dict[str, str]:
+def _named_columns(first: Record, wanted: Wanted) -> dict[str, str]:
     """The columns for id, label and title, as far as there are any."""
-    _, fields = first
-    _refuse_numbers(fields, options.text_column)
-    named = {}
-    for what, column in _asked(options).items():
-        there = column in fields if column is not None else what in fields
-        if there or (column is not None and not lenient):
-            named[what] = column or what
-    return named
+    where, fields = first
+    _refuse_numbers(fields, wanted.options.text_column)
+    if wanted.new:  # of which each may have others
+        for column in wanted.needed:
+            if column not in fields:
+                raise _no_column(where, column, fields)
+        return {what: column or what for what, column in wanted.columns.items()}
+    return {
+        what: column or what
+        for what, column in wanted.columns.items()
+        if column is not None or what in fields
+    }
 
 
 def _refuse_numbers(fields: Mapping[str, Any], text_column: str) -> None:
@@ -211,18 +260,20 @@ def _is_number(cell: object) -> bool:
 def _text(record: Record, column: str) -> str:
     where, _ = record
     value = _field(record, column)
-    if value is not None and not isinstance(value, str):
+    if _is_missing(value):
+        return ""
+    if not isinstance(value, str):
         raise InputError(
             f"{where} holds {type(value).__name__} in column {column!r}, not text: write it as a "
             "string."
         )
-    return value or ""
+    return value
 
 
 def _name(record: Record, column: str) -> object:
     where, _ = record
     value = _field(record, column)
-    if value in (None, "") or isinstance(value, dict | list):
+    if _is_missing(value) or isinstance(value, dict | list):
         raise InputError(
             f"{where} has no name or number in column {column!r}: give one to every document."
         )
@@ -231,8 +282,18 @@ def _name(record: Record, column: str) -> object:
 
 def _title(record: Record, column: str) -> object:
     """A title may be missing here and there."""
+    value = _if_there(record, column)
+    return "" if value is None else value
+
+
+def _if_there(record: Record, column: str) -> object:
     value = record[1].get(column)
-    return "" if value is None or isinstance(value, dict | list) else value
+    return None if _is_missing(value) or isinstance(value, dict | list) else value
+
+
+def _is_missing(value: object) -> bool:
+    """Tables of numbers have no other word for it than NaN."""
+    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
 def _field(record: Record, column: str) -> Any:
