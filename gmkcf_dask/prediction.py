@@ -83,7 +83,10 @@ def predict(
         X = _apart(as_features(new), training)
         refuse_other_columns(X.shape[1], training.n_features)
     assert training.features is not None
-    own_edge, edge = tiling or edges(X.shape[0], X.shape[1], sparse=not isinstance(X, np.ndarray))
+    runner = _runner(training, resources)
+    # rows that are measured from an offset become dense, a block at a time
+    thin = not isinstance(X, np.ndarray) and training.features.offset is None
+    own_edge, edge = tiling or edges(X.shape[0], X.shape[1], sparse=thin)
     cross = CrossKernels(
         training.kernels, extension.weights, training.features, training.norms, edge
     )
@@ -92,7 +95,7 @@ def predict(
         cross,
         known,
         extension,
-        _runner(training, resources),
+        runner,
         listen,
         edge=own_edge,
         diagonal=extension.wants_diagonal and not model.training.precomputed,
@@ -128,6 +131,7 @@ def _runner(training: Training, resources: Resources | None) -> Runner | None:
     features = training.features
     if not isinstance(features, StoredFeatures):
         return None
+    features.refuse_another()
     resources = resources or threads()
     refuse_blind_workers(resources.runner, location(features.path), features.store_id, write=False)
     return resources.runner

@@ -19,7 +19,7 @@ from zarr.codecs import ZstdCodec
 from zarr.storage import FsspecStore
 
 from gmkcf_dask.corpus.model import Floats, Matrix
-from gmkcf_dask.errors import DamagedStoreError
+from gmkcf_dask.errors import DamagedStoreError, StoreError
 from gmkcf_dask.files import put_atomic
 from gmkcf_dask.kernels.features import offset_of
 from gmkcf_dask.kernels.manifest import Manifest, features_header
@@ -30,7 +30,7 @@ from gmkcf_dask.kernels.metadata import (
     dense_layout,
     part_layout,
 )
-from gmkcf_dask.locations import filesystem, is_remote, remote_errors
+from gmkcf_dask.locations import filesystem, is_remote, location, remote_errors
 from gmkcf_dask.plan import FEATURE_CHUNK
 from gmkcf_dask.security import confined
 
@@ -144,6 +144,14 @@ class StoredFeatures:
             raise self._missing()
         shape = (where.stop - where.start, self.n_features)
         return sparse.csr_array((data, indices, indptr - indptr[0]), shape=shape)
+
+    def refuse_another(self) -> None:
+        """Refuse a store that was put in the place of the one these features are in."""
+        if Manifest.read(location(self.path)).store_id != self.store_id:
+            raise StoreError(
+                f"{self.path} is not the store of this fit any more: another one was put in its "
+                "place, so bring the old one back or fit again"
+            )
 
     def digest(self) -> str:
         """Digest of all values, as of the features the store was made from; a part at a time."""

@@ -222,5 +222,5 @@ def _product(rows: Matrix, cols: Matrix, on_diagonal: bool) -> Floats:
 
 
 def _shifted(X: Matrix, offset: Floats) -> Floats:
-    assert isinstance(X, np.ndarray)
-    return X - offset
+    """Rows measured from the offset, dense; new samples may come sparse to dense training ones."""
+    return (X if isinstance(X, np.ndarray) else np.asarray(X.toarray())) - offset
