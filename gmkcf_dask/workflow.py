@@ -402,7 +402,7 @@ def fit_into(
 def explain_again(run: Path, resources: Resources, listen: Listener = ignore) -> dict[str, Any]:
     """insight.json of a run that was broken off before it was written, from its store."""
     model, result = model_of_run(run), read_result(run)
-    store = store_of_run(result)
+    store = store_of_run(result, run)
     plan = store_plan(store, model.method.n_clusters, resources)
     stack = stored_kernels(store, plan, resources)
     about = About(run.name, None, result["seconds"], result_bytes(result), result["warnings"])

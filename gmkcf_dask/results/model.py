@@ -7,6 +7,7 @@ crash leaves the model that was there before, or none. Nothing is used that does
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Mapping
@@ -70,6 +71,8 @@ class Model:
         Whether the columns of the training samples had names, as those of a data frame have.
     insight : mapping, or None
         What a report is made from, once somebody has asked for it.
+    seconds : mapping of float
+        How long the stages of the fit took.
     """
 
     method: Method
@@ -79,6 +82,7 @@ class Model:
     versions: Mapping[str, str] = field(default_factory=package_versions)
     named_features: bool = False
     insight: Mapping[str, Any] | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 def save_model(model: Model, path: Path, *, features: bool = True, overwrite: bool = False) -> None:
@@ -190,6 +194,7 @@ def _tree(model: Model) -> dict[str, Any]:
         "method": {"name": model.method.name, "parameters": method},
         "parameters": dict(model.parameters),
         "named_features": model.named_features,
+        "seconds": {stage: float(value) for stage, value in model.seconds.items()},
         "clustering": {**own, "runs": [asdict(run) for run in found.runs]},
         "training": {
             "n_samples": training.n_samples,
@@ -236,7 +241,8 @@ def _model(path: Path, body: Mapping[str, Any]) -> Model:
     refuse_misfits(method, found, training)
     named = bool(tree["named_features"]) and training.terms is not None
     parameters = _parameters(tree["parameters"])
-    return Model(method, found, training, parameters, body["versions"], named, insight)
+    seconds = seconds_of(tree.get("seconds", {}))  # not in models of earlier versions
+    return Model(method, found, training, parameters, body["versions"], named, insight, seconds)
 
 
 def _parameters(held: Mapping[str, Any]) -> dict[str, Any]:
@@ -253,6 +259,15 @@ def _parameters(held: Mapping[str, Any]) -> dict[str, Any]:
         if not right:
             raise ValueError(f"the parameter {name[:40]} cannot be right")
     return dict(held)
+
+
+def seconds_of(held: Any) -> dict[str, float]:
+    """How long stages took, once these are names and numbers."""
+    for stage, value in held.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (is_plain_name(stage) and number and 0.0 <= value < math.inf):
+            raise ValueError("the seconds of a stage cannot be right")
+    return {stage: float(value) for stage, value in held.items()}
 
 
 def clustering_of(state: Mapping[str, Any]) -> Clustering:

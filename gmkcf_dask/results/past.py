@@ -22,11 +22,15 @@ from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.kernels.tiles import ResolvedKernel
 from gmkcf_dask.methods.base import Clustering
 from gmkcf_dask.methods.registry import make_method
-from gmkcf_dask.results.model import Model, clustering_of, refuse_misfits
+from gmkcf_dask.redact import redacted
+from gmkcf_dask.results.model import Model, clustering_of, refuse_misfits, seconds_of
 from gmkcf_dask.results.packing import DAMAGE
 from gmkcf_dask.results.report import read_insight
 from gmkcf_dask.results.run import FACTORS, INSIGHT, LABELS, RESULT, read_labels, read_result
 from gmkcf_dask.results.training import Training, training_of_store
+
+STORE = "store.zarr"
+"""What `gmkcf run` calls the store inside its folder."""
 
 
 def is_run(path: Path) -> bool:
@@ -47,8 +51,9 @@ def model_of_run(path: Path) -> Model:
     try:
         found = _clustering(result, labels, _factors(path / FACTORS))
         method = make_method(result["method"], **result["parameters"])
-        training = _training(result, tuple(labels))
+        training = _training(result, path, tuple(labels))
         refuse_misfits(method, found, training)
+        seconds = seconds_of(result.get("seconds", {}))
     except DAMAGE as error:
         raise DamagedModelError(
             f"the run in {path} is damaged ({' '.join(str(error).split())[:100]}): run it again "
@@ -56,21 +61,35 @@ def model_of_run(path: Path) -> Model:
         ) from error
     insight = read_insight(path) if exists(path / INSIGHT) else None
     versions = result["versions"]
-    return Model(method, found, training, _parameters(result), versions, insight=insight)
+    how = _parameters(result)
+    return Model(method, found, training, how, versions, insight=insight, seconds=seconds)
 
 
-def store_of_run(result: Mapping[str, Any]) -> KernelStore:
-    """The store that a run was made from.
+def store_of_run(result: Mapping[str, Any], run: Path) -> KernelStore:
+    """The store that a run was made from: where it was, or inside the run, which may have moved.
 
     Raises
     ------
     StoreError
         It is gone, or another one is in its place.
     """
-    store = KernelStore.open(result["store"])
-    if result.get("fingerprint", {}).get("store") not in (None, store.manifest.store_id):
-        raise StoreError(f"{store.path} is not the store of this run any more: run it again")
-    return store
+    wanted = result.get("fingerprint", {}).get("store")
+    places = list(dict.fromkeys([result["store"], str(run / STORE), str(run.parent / STORE)]))
+    reasons: list[StoreError] = []
+    for place in places if wanted is not None else places[:1]:
+        try:
+            store = KernelStore.open(place)
+        except StoreError as error:
+            reasons.append(error)
+            continue
+        if wanted in (None, store.manifest.store_id):
+            return store
+        reasons.append(StoreError(f"{place} is not the store of this run any more"))
+    looked = " and ".join(redacted(place) for place in places)
+    raise StoreError(
+        f"new samples and reports need the kernels of the run in {run}, and its store is gone: it "
+        f"was looked for at {looked}; bring it back, or run it again"
+    ) from reasons[0]
 
 
 def _clustering(
@@ -101,11 +120,11 @@ def _factors(path: Path) -> dict[str, npt.NDArray[np.float64]]:
     return read_npz(io.BytesIO(content), tuple(npz_names(io.BytesIO(content))))
 
 
-def _training(result: Mapping[str, Any], ids: tuple[str, ...]) -> Training:
+def _training(result: Mapping[str, Any], run: Path, ids: tuple[str, ...]) -> Training:
     try:
-        return training_of_store(store_of_run(result))
-    except StoreError:
-        pass  # moved or removed: the results stand for themselves
+        return training_of_store(store_of_run(result, run))
+    except StoreError as error:
+        gone = str(error)  # moved or removed: the results stand for themselves
     kernels = []
     for record in result["kernels"]:
         options = {f.name: record[f.name] for f in fields(KernelRecord) if f.name != "name"}
@@ -114,7 +133,7 @@ def _training(result: Mapping[str, Any], ids: tuple[str, ...]) -> Training:
         except ValueError:
             spec = named_only(record["name"])
         kernels.append(ResolvedKernel(spec, **options))
-    return Training(int(result["n_samples"]), 0, tuple(kernels), {}, None, ids)
+    return Training(int(result["n_samples"]), 0, tuple(kernels), {}, None, ids, gone=gone)
 
 
 def _parameters(result: Mapping[str, Any]) -> dict[str, Any]:

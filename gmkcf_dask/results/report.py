@@ -28,7 +28,7 @@ from gmkcf_dask.results.report_data import (
     json_in_html,
 )
 from gmkcf_dask.results.report_words import view
-from gmkcf_dask.results.run import INSIGHT, REPORT
+from gmkcf_dask.results.run import INSIGHT, REPORT, refuse_several
 
 MOST_BYTES = 1 << 29
 """Of an insight: about a million documents with titles and excerpts."""
@@ -86,6 +86,7 @@ def read_insight(folder: Path) -> dict[str, Any]:
     """
     content = get(folder / INSIGHT, MOST_BYTES)
     if content is None:
+        refuse_several(folder)
         raise InputError(
             f"{folder} has no {INSIGHT}, so there is nothing to report: run gmkcf fit again with "
             "--overwrite, or give the folder of a finished run"

@@ -22,6 +22,7 @@ from gmkcf_dask.files import (
     is_link,
     is_no_folder,
     make_folder,
+    names_in,
     npz_bytes,
     put_atomic,
     read,
@@ -35,11 +36,13 @@ from gmkcf_dask.results.checkpoints import (
     has_checkpoint,
     plain,
 )
-from gmkcf_dask.security import confined, refuse_link
+from gmkcf_dask.security import confined, is_plain_name, refuse_link
 
 LABELS, RESULT, FACTORS = "labels.csv", "result.json", "factors.npz"
 INSIGHT, REPORT = "insight.json", "report.html"
 OWN_FILES = (RESULT, LABELS, FACTORS, INSIGHT, REPORT)
+_MOST_INSIDE = 100
+"""Names in a folder that are looked at for runs."""
 
 
 def check_run_folder(
@@ -146,6 +149,7 @@ def read_result(path: Path) -> dict[str, Any]:
     """result.json of a run folder."""
     content = get(path / RESULT)
     if content is None:
+        refuse_several(path)
         raise InputError(f"{path} is not a finished run: it has no {RESULT}")
     try:
         result: dict[str, Any] = json.loads(content)
@@ -154,6 +158,16 @@ def read_result(path: Path) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError) as error:
         raise InputError(f"{path / RESULT} is damaged: run again with --overwrite") from error
     return result
+
+
+def refuse_several(path: Path) -> None:
+    """Refuse a folder of runs, one for each kernel, where a run is wanted: its runs are named."""
+    if exists(path / RESULT) or not exists(path) or is_no_folder(path):
+        return
+    inside = sorted(filter(is_plain_name, names_in(path)))[:_MOST_INSIDE]
+    runs = [str(path / name) for name in inside if exists(path / name / RESULT)]
+    if runs:
+        raise InputError(f"{path} holds runs of several kernels: give one of {', '.join(runs)}")
 
 
 def read_labels(path: Path) -> dict[str, str]:

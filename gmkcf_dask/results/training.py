@@ -42,6 +42,8 @@ class Training:
         How texts became features.
     titles, excerpts, topics : tuple of str, or None
         What a report says of the samples.
+    gone : str or None
+        Why there are no features, where there should be a store: one sentence.
     """
 
     n_samples: int
@@ -55,6 +57,7 @@ class Training:
     titles: tuple[str, ...] | None = None
     excerpts: tuple[str, ...] | None = None
     topics: tuple[str, ...] | None = None
+    gone: str | None = None
 
     @property
     def precomputed(self) -> bool:
@@ -84,6 +87,8 @@ class Training:
         """The same with features in the memory of this process."""
         if self.features is None or isinstance(self.features, ArrayFeatures):
             return self
+        if isinstance(self.features, StoredFeatures):
+            self.features.refuse_another()
         whole = self.features.rows(slice(0, self.n_samples))
         return replace(self, features=ArrayFeatures(whole))
 
@@ -100,16 +105,16 @@ class Training:
                 )
         if self.features is None and not self.precomputed:
             raise InputError(
-                "this model was saved without the features of its training samples, or its store "
-                "is gone, and new samples are compared with them: save it with features=True, or "
-                "bring the store back"
+                self.gone
+                or "this model was saved without the features of its training samples, and new "
+                "samples are compared with them: save it with features=True"
             )
 
 
 def training_of_request(
     request: KernelRequest, kernels: tuple[ResolvedKernel, ...], norms: Mapping[str, Floats]
 ) -> Training:
-    """Of kernels in memory: features by reference."""
+    """Of kernels in memory: features by reference, so they must be nobody else's to change."""
     corpus, kept = request.corpus, tuple(map(_without_matrix, kernels))
     if corpus is None:
         return Training(request.n_samples, 0, kept, norms, None)
