@@ -211,20 +211,24 @@ def dense_kernels(
     request: KernelRequest, listen: Listener = ignore, tell: Tell = tell_nobody
 ) -> DenseKernels:
     """Kernels in the memory of this process, refused where they do not fit."""
-    tiling = Tiling(request.n_samples, request.block or DEFAULT_BLOCK)
-    need = tiled_bytes(tiling, len(request.specs), request.precision)
-    free = int(psutil.virtual_memory().available)
-    if need > free * 8 // 10:  # the rest is for the tiles being made, and for others
-        raise PlanRefused(
-            f"{len(request.specs)} kernels of {request.n_samples:,} samples need "
-            f"{human_bytes(need)} of memory but {human_bytes(free)} are free: give a store path "
-            "to work out of core"
-        )
+    tiling = room_for(len(request.specs), request.n_samples, request.block, request.precision)
     with one_blas_thread():
         stacks = build_tiles(request, tiling.block, listen, tell)
     names = [spec.name for spec in request.specs]
     each = tuple(range(len(names)))
     return DenseKernels(MemoryTiles(stacks, tiling, CODE_SCALE[request.precision], each), names)
+
+
+def room_for(m: int, n: int, block: int | None, precision: Precision) -> Tiling:
+    """The tiles of m kernels of n samples, once there is memory for them in this process."""
+    tiling = Tiling(n, block or DEFAULT_BLOCK)
+    need, free = tiled_bytes(tiling, m, precision), int(psutil.virtual_memory().available)
+    if need > free * 8 // 10:  # the rest is for the tiles being made, and for others
+        raise PlanRefused(
+            f"{m} kernels of {n:,} samples need {human_bytes(need)} of memory but "
+            f"{human_bytes(free)} are free: give a store path to work out of core"
+        )
+    return tiling
 
 
 def stored_kernels(store: KernelStore, plan: Plan, resources: Resources) -> KernelStack:

@@ -52,6 +52,13 @@ def as_features(X: object) -> Matrix:
     return _dense_features(_as_array(X))
 
 
+def apart_from(X: object, features: Matrix) -> Matrix:
+    """The features of X in memory of their own: a copy where `as_features` made none."""
+    if not isinstance(features, np.ndarray) or isinstance(X, list | tuple):
+        return features
+    return features.copy() if np.may_share_memory(features, np.asarray(X)) else features
+
+
 def check_ids(ids: Iterable[object], n: int) -> tuple[str, ...]:
     """Return the ids as text, once there are n of them and no two are equal.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -22,9 +23,15 @@ from gmkcf_dask.corpus.forms import refuse_other_forms
 from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.corpus.options import TextOptions
 from gmkcf_dask.corpus.text import corpus_from_texts, texts_in
-from gmkcf_dask.corpus.validate import as_features, refuse_equal_rows, warn_about_zero_rows
+from gmkcf_dask.corpus.validate import (
+    apart_from,
+    as_features,
+    refuse_equal_rows,
+    warn_about_zero_rows,
+)
 from gmkcf_dask.engine.operators import KernelStack
 from gmkcf_dask.errors import DataWarning, InputError, StoreError
+from gmkcf_dask.estimators.of_stores import parameters_of_store
 from gmkcf_dask.estimators.representation import InNotebooks
 from gmkcf_dask.estimators.sklearn_callbacks import (
     CallbackSupportMixin,
@@ -128,7 +135,8 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
         X : array or sparse matrix of shape (n_samples, n_features), texts, or a store
             Features; or a list, array or series of n_samples strings; or the path of a finished
             store, or an opened `KernelStore`; or, with precomputed kernels, an array of shape
-            (m, n, n) or a list of (n, n) arrays.
+            (m, n, n) or a list of (n, n) arrays. Without a store a copy of dense features is kept
+            for new samples to be compared with, beside the caller's own.
         y : ignored
         resume : bool, default=False
             Go on from the checkpoint in `checkpoint_dir`; without one, from the beginning.
@@ -141,9 +149,13 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
         seed = seed_of(self.random_state)
         self._check_types()
         self._check_checkpoints(resume=resume)
+        if is_location(X):
+            X = KernelStore.open(X)
+        begin = time.perf_counter()
         listen, close = listeners(callbacks_of(self), self.verbose)
         try:
             stack, identity, training = self._stack(X, method, listen)
+            made = time.perf_counter()
             kernels = [self._used_kernel(stack.names)]
             if self.checkpoint_dir is None:
                 (found,) = workflow.fit(stack, method, [seed], kernels, listen)
@@ -162,8 +174,9 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
         seen, names = training(), getattr(self, "feature_names_in_", None)
         if names is not None:
             seen = replace(seen, terms=tuple(map(str, names)))
-        parameters = self._kernel_parameters()
-        self._keep(Model(method, found, seen, parameters, named_features=names is not None))
+        seconds = {"kernels": made - begin, "fit": time.perf_counter() - made}
+        parameters, named = self._kernel_parameters(X), names is not None
+        self._keep(Model(method, found, seen, parameters, named_features=named, seconds=seconds))
         return self
 
     def _keep(self, model: Model) -> None:
@@ -185,7 +198,7 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
             if factor in found.factors:
                 setattr(self, name, found.factors[factor])
 
-    def _kernel_parameters(self) -> dict[str, Any]:
+    def _kernel_parameters(self, X: Any) -> dict[str, Any]:
         """The parameters that a saved model keeps beside those of its method."""
         kept: dict[str, Any] = {name: getattr(self, name) for name in _SAVED}
         for name in ("kernels", "kernel"):
@@ -195,7 +208,7 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
                 kept[name] = [spec.name for spec in specs] or asked
         whole = isinstance(self.random_state, numbers.Integral)
         kept["random_state"] = int(self.random_state) if whole else None
-        return kept
+        return kept | parameters_of_store(X.manifest, kept) if isinstance(X, KernelStore) else kept
 
     def _stack(
         self, X: Any, method: Method, listen: Listener
@@ -233,11 +246,14 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
         training = partial(training_of_store, store, request.specs)
         return stored_kernels(store, plan, resources), partial(store_identity, store), training
 
+    def _own_specs(self) -> tuple[KernelSpec, ...]:
+        """Kernels among the parameters; functions and matrices are nowhere else to be had."""
+        asked = getattr(self, "kernels", None) or getattr(self, "kernel", None)
+        return () if isinstance(asked, str) else resolve_kernels(asked)
+
     def _own_functions(self) -> tuple[KernelSpec, ...]:
         """Kernel functions among the parameters: a store knows them by their names only."""
-        asked = getattr(self, "kernels", None) or getattr(self, "kernel", None)
-        specs = () if isinstance(asked, str) else resolve_kernels(asked)
-        return tuple(spec for spec in specs if isinstance(spec, FunctionKernel))
+        return tuple(spec for spec in self._own_specs() if isinstance(spec, FunctionKernel))
 
     def _check_types(self) -> None:
         if not (self.store is None or is_location(self.store)):
@@ -329,6 +345,8 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
             return corpus
         refuse_other_forms(X)
         features = as_features(X)
+        if self.store is None:  # it is kept, and must not change when the caller's array does
+            features = apart_from(X, features)
         validate_data(self, X, skip_check_array=True)  # only notes names and number of columns
         ids = tuple(str(i) for i in range(features.shape[0]))
         return Corpus(features, ids)

@@ -7,19 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from gmkcf_dask.corpus.text import texts_in
 from gmkcf_dask.corpus.validate import check_ids, check_labels
 from gmkcf_dask.errors import InputError
+from gmkcf_dask.estimators.again import kernels_of_fit, stored_again
 from gmkcf_dask.estimators.base import KernelClusterer, listeners
-from gmkcf_dask.kernels.arrays import StoredFeatures
-from gmkcf_dask.kernels.features import ArrayFeatures
+from gmkcf_dask.events import Listener
+from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.locations import location
 from gmkcf_dask.results.insight import About, Samples, explain
 from gmkcf_dask.results.report import write_report
-from gmkcf_dask.results.training import Training
+from gmkcf_dask.workflow import store_plan, stored_kernels
 
 
 class Explaining(KernelClusterer):
@@ -37,13 +36,14 @@ class Explaining(KernelClusterer):
         """What the clusters are about: terms, typical and doubtful samples, kernels, a map.
 
         One sweep over the kernels, which are made again from the training samples where they were
-        not kept in a store. What was found is kept, for `report` and `save`.
+        not kept in a store. What was found is kept, for `report` and `save`, and so are the names
+        that were given: they need not be given again.
 
         Parameters
         ----------
         X : optional
-            The training samples again: needed only where the kernels were precomputed, or where
-            a model was saved without features.
+            The training samples again, or the store of their kernels: needed only where the
+            kernels were precomputed, or where a model was saved without features.
         ids, titles, topics : iterable of length n_samples, optional
             What to call the samples, and their known topics, for scores.
         title : str
@@ -63,28 +63,48 @@ class Explaining(KernelClusterer):
         n = training.n_samples
         listen, close = listeners(self.callbacks, self.verbose)
         try:
-            again = clone(self)  # what making kernels notes down is not to change this estimator
-            given = _training_samples(training, X)
-            stack, _, made = again._stack(given, self._method(), listen)
+            store = stored_again(self._model, X)
+            stack, features = self._kernels_again(store, X, listen)
             if stack.n_samples != n:
                 raise InputError(
                     f"X has {stack.n_samples} samples but the model was fitted on {n}: give the "
                     "samples it was fitted on"
                 )
+            kept = dict(self._model.insight or {})
+            names = kept.get("documents") or {}
+            ids = ids if ids is not None else names.get("ids") or training.ids or range(n)
+            titles = titles if titles is not None else names.get("titles") or training.titles
+            topics = topics if topics is not None else names.get("topics") or training.topics
             samples = Samples(
-                training.ids or tuple(map(str, range(n))) if ids is None else check_ids(ids, n),
-                made().features,
+                check_ids(ids, n),
+                features,
                 training.terms,
-                training.titles if titles is None else check_labels(titles, n),
+                None if titles is None else check_labels(titles, n),
                 training.excerpts,
-                training.topics if topics is None else check_labels(topics, n),
+                None if topics is None else check_labels(topics, n),
             )
-            about = About(title or type(self).__name__)
-            found = explain(stack, self._method(), self._model.found, samples, about, listen=listen)
+            about = About(
+                title or kept.get("title") or type(self).__name__,
+                kept.get("command"),
+                self._model.seconds,
+                kept.get("bytes") or {},
+                kept.get("warnings") or (),
+            )
+            model = self._model
+            found = explain(stack, model.method, model.found, samples, about, listen=listen)
         finally:
             close()
         self._model = replace(self._model, insight=found)
         return dict(found)
+
+    def _kernels_again(self, store: KernelStore | None, X: Any, listen: Listener) -> Any:
+        """The kernels of the fit, whatever the parameters are by now, and the features."""
+        if store is None:
+            return kernels_of_fit(self._model, X, self._own_specs(), listen)
+        resources = self._resources()
+        plan = store_plan(store, self._model.method.n_clusters, resources)
+        features = store.features() if store.manifest.n_features else None
+        return stored_kernels(store, plan, resources), features
 
     def report(self, path: str | Path, X: Any = None, **names: Any) -> Path:
         """Write one page for a browser, which needs no network: `explain` for people.
@@ -102,20 +122,3 @@ class Explaining(KernelClusterer):
         """
         target = location(path)
         return write_report(target.parent, self.explain(X, **names), target.name)
-
-
-def _training_samples(training: Training, X: Any) -> Any:
-    """What kernels are made from again; texts are read with the words of the fit."""
-    if X is not None:
-        texts = None if training.reading is None else texts_in(X)
-        if texts is None or training.reading is None:
-            return X
-        return training.reading.transform(texts, training.terms)
-    if isinstance(training.features, StoredFeatures):
-        return training.features.path
-    if isinstance(training.features, ArrayFeatures):
-        return training.features.X
-    raise InputError(
-        "the samples this model was fitted on are not kept with it: give them as X, or save the "
-        "model with features=True"
-    )

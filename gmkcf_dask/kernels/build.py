@@ -50,7 +50,7 @@ from gmkcf_dask.kernels.writing import (
     pair_tile,
     resolved_kernels,
 )
-from gmkcf_dask.plan import STORED_BYTES, Tiling, default_block, human_bytes
+from gmkcf_dask.plan import STORED_BYTES, Precision, Tiling, default_block, human_bytes
 from gmkcf_dask.security import refuse_link
 
 _SECONDS_BETWEEN_MANIFESTS = 2.0
@@ -74,7 +74,19 @@ def build_tiles(
     -------
     tuple of ndarray, one per tile, each of shape (m, len I, len J)
     """
-    features, tiling = request.features, Tiling(request.n_samples, block)
+    return tiles_of(request.kernels, request.features, block, request.precision, listen, tell)
+
+
+def tiles_of(
+    kernels: tuple[ResolvedKernel, ...],
+    features: Features,
+    block: int,
+    precision: Precision,
+    listen: Listener = ignore,
+    tell: Tell = tell_nobody,
+) -> tuple[npt.NDArray[Any], ...]:
+    """The same for kernels that may have options of their own each; see `build_tiles`."""
+    tiling = Tiling(features.n_samples, block)
     everything, step = range(tiling.n_tiles), tiles_per_build_task(tiling)
     lock, done = Lock(), count(1)
 
@@ -87,17 +99,17 @@ def build_tiles(
         return reduce(add, found)
 
     def make(t: int) -> npt.NDArray[Any]:
-        stack = np.empty((len(kernels), *tiling.shape(t)), STORED_DTYPE[request.precision])
+        stack = np.empty((len(kernels), *tiling.shape(t)), STORED_DTYPE[precision])
         tile = pair_tile(features, tiling, t)
         for room, (_, stored, _) in zip(
-            stack, stored_tiles(kernels, tile, norms, request.precision), strict=True
+            stack, stored_tiles(kernels, tile, norms, precision), strict=True
         ):
             room[...] = stored
         with lock:
             listen(StageProgress("kernels", next(done), tiling.n_tiles))
         return stack
 
-    kernels, norms = resolve(request.kernels, features, tiling, sweep)
+    kernels, norms = resolve(kernels, features, tiling, sweep)
     tell(kernels, norms)
     return tuple(on_cores(lambda: make, everything))
 
