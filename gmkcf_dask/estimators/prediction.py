@@ -20,13 +20,16 @@ from gmkcf_dask.corpus.validate import as_features
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.estimators.base import listeners
 from gmkcf_dask.estimators.explaining import Explaining
-from gmkcf_dask.kernels.specs import FunctionKernel
+from gmkcf_dask.kernels.arrays import StoredFeatures
+from gmkcf_dask.kernels.cross import named_only
+from gmkcf_dask.kernels.specs import FunctionKernel, Precomputed
 from gmkcf_dask.locations import location
 from gmkcf_dask.methods.predict import NoPredictionError, extension_of
 from gmkcf_dask.methods.registry import parameters_of
 from gmkcf_dask.results.model import Model, is_model, load_model, save_model
 from gmkcf_dask.results.past import is_run, model_of_run
-from gmkcf_dask.results.training import features_of
+from gmkcf_dask.results.run import refuse_several
+from gmkcf_dask.results.training import Training, features_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -127,7 +130,7 @@ class Predicting(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lasting):  #
 
     @property
     def _n_features_out(self) -> int:
-        return int(self.n_clusters)
+        return int(self._model.method.n_clusters)  # of the fit, whatever is set by now
 
     def _placed(self, X: Any) -> prediction.Prediction:
         rows = self._rows(X)
@@ -165,7 +168,8 @@ class Predicting(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lasting):  #
 
     def _place(self) -> Any:
         """Where tasks run: a client has a part only in what is in a store."""
-        return None if self.store is None and self.client is None else self._resources()
+        stored = isinstance(self._model.training.features, StoredFeatures)
+        return self._resources() if stored else None
 
 
 class Transductive(Lasting):
@@ -183,7 +187,7 @@ class Transductive(Lasting):
 
     def _nothing_new(self) -> NoPredictionError:
         try:
-            extension_of(self._method(), self._model.found)
+            extension_of(self._model.method, self._model.found)
         except NoPredictionError as error:
             return error
         raise AssertionError(self.method_name)
@@ -206,6 +210,8 @@ def load(path: str | Path, kernels: Mapping[str, Any] | None = None) -> Any:
         Of the class that belongs to the method, with labels_ and all other attributes.
     """
     folder = location(path)
+    if not is_model(folder):
+        refuse_several(folder)
     if not is_model(folder) and is_run(folder):
         return estimator_of(model_of_run(folder), kernels)
     return estimator_of(load_model(folder), kernels)
@@ -221,7 +227,7 @@ def estimator_of(model: Model, kernels: Mapping[str, Any] | None = None) -> Any:
     how = dict(model.parameters)
     for name in ("kernels", "kernel"):
         if name in how:
-            how[name] = _with_functions(how[name], functions)
+            how[name] = _with_functions(how[name], functions, model.training)
     made = ESTIMATORS[model.method.name](**method, **how)
     made._keep(model)
     training = model.training
@@ -234,8 +240,17 @@ def estimator_of(model: Model, kernels: Mapping[str, Any] | None = None) -> Any:
     return made
 
 
-def _with_functions(asked: Any, functions: Mapping[str, Any]) -> Any:
-    """Names of kernels, with functions put back in their places."""
-    if isinstance(asked, str):
-        return asked
-    return [FunctionKernel(functions[n], n) if n in functions else n for n in asked]
+def _with_functions(asked: Any, functions: Mapping[str, Any], training: Training) -> Any:
+    """Names of kernels, with functions put back in their places; who calls one that was not given
+    again is told so."""
+    kernels = {kernel.name: kernel.spec for kernel in training.kernels}
+    mine = {
+        name for name, spec in kernels.items() if isinstance(spec, FunctionKernel | Precomputed)
+    }
+
+    def put_back(name: str) -> Any:
+        if name in functions:
+            return FunctionKernel(functions[name], name)
+        return named_only(name) if name in mine else name
+
+    return put_back(asked) if isinstance(asked, str) else list(map(put_back, asked))
