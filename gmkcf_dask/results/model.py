@@ -220,6 +220,7 @@ def _model(path: Path, body: Mapping[str, Any]) -> Model:
     strings = json.loads(_file(path, files, "strings"))
     insight = None if "insight" not in files else json.loads(_file(path, files, "insight"))
     held, reading = tree["training"], strings["reading"]
+    names: Any = {name: _texts(strings[name], held["n_samples"]) for name in _OF_SAMPLES}
     features = None
     if "features" in files:
         X = as_features(_whole(read_arrays(_file(path, files, "features"))))
@@ -234,7 +235,7 @@ def _model(path: Path, body: Mapping[str, Any]) -> Model:
         features,
         terms=_texts(strings["terms"], held["n_features"]),
         reading=None if reading is None else TextReading.from_json(json.dumps(reading)),
-        **{name: _texts(strings[name], held["n_samples"]) for name in _OF_SAMPLES},
+        **names,
     )
     method = make_method(tree["method"]["name"], **_tuples(tree["method"]["parameters"]))
     found = clustering_of(tree["clustering"])
