@@ -337,6 +337,7 @@ def fit_into(
     still_ours: Callable[[], None] = lambda: None,
     command: str | None = None,
     title: str | None = None,
+    said_before: Sequence[str] = (),
 ) -> list[tuple[Clustering, dict[str, Any]]]:
     """Fit on a store and write the run folder; returns clusterings and what result.json holds.
 
@@ -344,7 +345,8 @@ def fit_into(
     is a checkpoint in `out`, from which a later call goes on with `resume`. Of two that write to
     one folder the second is refused by `kernels.lease.owning`, for the caller to hold; `still_ours`
     is what it yields. `command` and `title`, the name of the store unless given, are for the reader
-    of insight.json, which is written when all else is.
+    of insight.json, which is written when all else is. `said_before` are notes of reading and
+    building, which belong to the results.
     """
     watch = watch or Stopwatch({})
     method.check_samples(store.n_samples)
@@ -362,7 +364,8 @@ def fit_into(
         )
 
         def notes() -> list[str]:
-            said = (*checkpoints.earlier_notes, *(str(warning.message) for warning in raised))
+            here = (str(warning.message) for warning in raised)
+            said = (*said_before, *checkpoints.earlier_notes, *here)
             return list(dict.fromkeys(said))
 
         checkpoints.notes = notes

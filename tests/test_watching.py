@@ -740,3 +740,31 @@ def test_what_only_watches_is_no_part_of_a_command():
     assert told.anew() == "gmkcf fit s -k 3 --overwrite"
     assert Told(["fit", "--overwrite", "s"]).anew() == "gmkcf fit s --overwrite"
     assert Told(["fit", "--", "-s"]).anew() == "gmkcf fit --overwrite -- -s"
+
+
+def test_notes_of_reading_are_kept_with_the_results(tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for i in range(12):
+        (folder / f"{i}.txt").write_text(f"{['tea cups', 'red roses'][i % 2]} nr{i:02}")
+    (folder / "empty.txt").write_text("")
+    words = ("run", str(folder), "-k", "2", "--out", str(tmp_path / "run"), "--cluster", "threads")
+    done = CliRunner().invoke(main, [*words])
+    assert done.exit_code == 0, done.output
+    assert done.stderr.count("1 of 13 documents are empty") == 1
+    (kept,) = [w for w in result_of(tmp_path / "run")["warnings"] if "are empty" in w]
+    assert kept in json.loads((tmp_path / "run" / "insight.json").read_text())["warnings"]
+
+
+def result_of(folder):
+    return json.loads((folder / "result.json").read_text())
+
+
+def test_quiet_still_answers_what_was_asked(tmp_path):
+    X, _ = make_blobs(40, centers=2, cluster_std=0.3, random_state=0)
+    np.save(tmp_path / "x.npy", X)
+    words = ("suggest-k", str(tmp_path / "x.npy"), "--ks", "2-5", "--quiet")
+    done = CliRunner().invoke(main, [*words])
+    assert done.stdout == "2\n", done.output
+    done = CliRunner().invoke(main, [*words[:1], str(tmp_path / "none.csv"), "--quiet"])
+    assert "none.csv does not exist" in done.stderr

@@ -22,7 +22,14 @@ from gmkcf_dask.cli.options import (
 )
 from gmkcf_dask.cli.reading import request_of, text_options
 from gmkcf_dask.cli.signals import or_interrupt
-from gmkcf_dask.cli.watching import reading, showing_notes, tell, watch_options, watching
+from gmkcf_dask.cli.watching import (
+    reading,
+    showing_notes,
+    tell,
+    the_voice,
+    watch_options,
+    watching,
+)
 from gmkcf_dask.errors import InputError
 
 SUGGESTION, PICTURE = "suggest_k.json", "suggest_k.png"
@@ -83,6 +90,7 @@ def suggest_k(
     tell(**found.as_json())
     for line in found.lines():
         click.echo(line)
+    the_voice().answer(str(found.k))
     if out is not None:
         _write(out, found, given, {"restarts": restarts, "seed": seed})
 

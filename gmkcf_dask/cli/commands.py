@@ -30,7 +30,15 @@ from gmkcf_dask.cli.options import (
 from gmkcf_dask.cli.reading import request_of, text_options
 from gmkcf_dask.cli.report import found_in, report_many, report_one
 from gmkcf_dask.cli.signals import or_interrupt
-from gmkcf_dask.cli.watching import note, reading, showing_notes, tell, watch_options, watching
+from gmkcf_dask.cli.watching import (
+    note,
+    reading,
+    showing_notes,
+    tell,
+    the_voice,
+    watch_options,
+    watching,
+)
 from gmkcf_dask.errors import HopelessError, InputError, StoreBusyError
 from gmkcf_dask.plan import human_bytes
 from gmkcf_dask.redact import redacted
@@ -347,6 +355,7 @@ def _fit_and_report(
                 still_ours=still_ours,
                 command=click.get_current_context().find_root().obj.anew(),
                 title=title,
+                said_before=tuple(the_voice().noted),
             )
     except (HopelessError, InputError, StoreBusyError):
         raise  # the same command would end there again; what InputError leaves waits for another

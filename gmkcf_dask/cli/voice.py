@@ -42,6 +42,7 @@ class Voice:
     log: Path | None = None
     planned: tuple[str, ...] = ()
     found: dict[str, Any] = field(default_factory=dict)
+    noted: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
     _stdout: TextIO | None = None
     _log_works: bool | None = None
@@ -87,12 +88,20 @@ class Voice:
         return Watcher(heard)
 
     def note(self, sentence: str) -> None:
-        """Something worth knowing that ends nothing."""
+        """Something worth knowing that ends nothing; once is enough."""
+        if sentence in self.noted:
+            return
+        self.noted.append(sentence)
         self.written(f"note: {sentence}")
         if self.json:
             self.emit("note", message=sentence)
         else:
             _to_stderr(f"note: {sentence}")
+
+    def answer(self, text: str) -> None:
+        """What a command was asked for, where nothing else is said."""
+        if self.quiet and self._stdout is not None:
+            self._stdout.write(f"{text}\n")
 
     def end(self, sentence: str, code: int, again: str | None = None) -> None:
         """Why a command ended before it was done, and how to go on."""

@@ -185,12 +185,12 @@ def _read(
     place = Path(path)
     try:
         found = text_files(path)
+        if not place.exists() and place in (found.files.values() if found else [place]):
+            raise InputError(f"{path} does not exist: check the path.")
         if found is not None:
             _refuse_special(place)
             meter = found.meter()
             return of_documents(found.documents(wanted, meter), meter)
-        if not place.exists():
-            raise InputError(f"{path} does not exist: check the path.")
         _reader_for(place)
         _refuse_special(place)
         return of_matrix(place)

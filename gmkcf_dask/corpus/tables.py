@@ -309,5 +309,6 @@ def _no_column(where: str, column: str, there: Iterable[str]) -> InputError:
     hint = f" (closest match: {close[0]!r})" if close else ""
     listed = ", ".join(map(repr, names)) or "none"
     return InputError(
-        f"{where} has no column {column!r}; its columns are {listed}: name one of them{hint}."
+        f"{where} has no column {column!r}; its columns are {listed}: name one of them{hint}, by "
+        "--text-column and its neighbours or in TextOptions."
     )

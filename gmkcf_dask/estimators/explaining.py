@@ -82,6 +82,7 @@ class Explaining(KernelClusterer):
                 None if titles is None else check_labels(titles, n),
                 training.excerpts,
                 None if topics is None else check_labels(topics, n),
+                texts=training.reading is not None,
             )
             about = About(
                 title or kept.get("title") or type(self).__name__,

@@ -48,6 +48,8 @@ SHORTEST = 40
 MOST_TOPICS = 200
 """Topics beyond which nobody can read a table of them."""
 HASHED = "hashing keeps no words: clusters have numbers instead of names, and no terms"
+LOOSE = 1.25
+"""Cohesion below which a cluster is hardly more than what fits nowhere else."""
 NAMED = 4
 """Clusters that the summary names, the largest first."""
 
@@ -286,9 +288,13 @@ def _summary(clusters: list[dict[str, Any]], members: Membership, what: str) -> 
     if not in_company.any():
         return f"{said} Each is alone in its cluster."
     clear = float((members.sure[in_company] >= CLEAR).mean())
+    share = "All" if clear == 1.0 else f"{min(100 * clear, 99):.0f} %"
+    rest = sum(c["size"] for c in filled if (c["cohesion"] or LOOSE) < LOOSE)
+    if rest and len(filled) > 2:
+        said += f" {rest:,} are in clusters hardly more alike than any two: read these as the rest."
     alone = int(n - in_company.sum())
     end = f"; {alone:,} {'is' if alone == 1 else 'are'} alone in theirs." if alone else "."
-    return f"{said} {100 * clear:.0f} % lie clearly inside their cluster{end}"
+    return f"{said} {share} lie clearly inside their cluster{end}"
 
 
 def _texts(values: tuple[str, ...] | None) -> list[str] | None:
