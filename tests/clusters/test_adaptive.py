@@ -125,7 +125,7 @@ def test_the_fused_kernel_leaves_memory_with_the_workers(problem):
         stack = stored_kernels(store, plan, resources)
         lived = []
         listen = both(
-            lambda _: lived.append(stack.residency),
+            lambda event: isinstance(event, IterationDone) and lived.append(stack.residency),
             after(3, lambda: scale(client, 1)),
             after(4, lambda: scale(client, 2)),
         )

@@ -158,7 +158,7 @@ def test_any_damage_is_found(begun, tmp_path):
 
 def test_arrays_larger_than_their_file_are_not_allocated(tmp_path, monkeypatch):
     """A digest can be made by anyone."""
-    monkeypatch.setattr(checkpoints, "_digest", lambda content: "the same for all")
+    monkeypatch.setattr(checkpoints, "digest", lambda content: "the same for all")
     RunCheckpoints(tmp_path / "c", {"a": 1}, 1).keep({"U": np.zeros((4, 2))})
     path = tmp_path / "c" / "1.npz"
     lie = path.read_bytes().replace(b"(4, 2), }" + b" " * 9, b"(4000000000, 2), }")
