@@ -547,6 +547,8 @@ def test_texts_from_python(tmp_path):
     new = ["tulips in the garden", "an oven for the cake"]
     np.testing.assert_array_equal(model.predict(TEXTS), model.labels_)
     np.testing.assert_array_equal(model.predict(new), model.labels_[:2])
+    assert (model.sureness([*new, "oven garden"]) > [0.5, 0.5, 0.0]).all()
+    assert (model.sureness(TEXTS) <= 1.0).all()
     model.save(tmp_path / "model")
     again = load(tmp_path / "model")
     assert again.terms_ == model.terms_

@@ -24,6 +24,7 @@ from sklearn.feature_extraction.text import (
     TfidfTransformer,
     TfidfVectorizer,
 )
+from telling import refused, told
 
 from gmkcf_dask.corpus import (
     TextOptions,
@@ -323,21 +324,6 @@ def test_progress_is_told_and_ends_at_the_end(tmp_path, monkeypatch):
 
 
 # --- what is told -----------------------------------------------------------------------------
-
-
-def told(call):
-    with warnings.catch_warnings(record=True) as raised:
-        warnings.simplefilter("always")
-        found = call()
-    assert all(issubclass(one.category, DataWarning) for one in raised)
-    return found, [str(one.message) for one in raised]
-
-
-def refused(call):
-    with pytest.raises(InputError) as error:
-        call()
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 def test_repeated_empty_and_wordless_documents():

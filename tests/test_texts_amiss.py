@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import time
-import warnings
 from contextlib import contextmanager, nullcontext
 
 import numpy as np
@@ -14,34 +13,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from telling import refused, told
 
 from gmkcf_dask import GMKCF, TextOptions
 from gmkcf_dask.cli import main
 from gmkcf_dask.cluster import threads
 from gmkcf_dask.corpus import corpus_from_texts, read_corpus, read_like
 from gmkcf_dask.corpus.markup import decoded, page_text
-from gmkcf_dask.errors import DataWarning, InputError
 from gmkcf_dask.events import StageProgress
 from gmkcf_dask.graph import Runner
 from gmkcf_dask.newcomers import TableColumns, place_newcomers
 
 TEXTS = [f"{words} nr{i:02}" for i, words in enumerate(
     ["roses tulips garden soil", "flour butter oven cake"] * 12)]  # fmt: skip
-
-
-def told(call):
-    with warnings.catch_warnings(record=True) as raised:
-        warnings.simplefilter("always")
-        found = call()
-    assert all(issubclass(one.category, DataWarning) for one in raised)
-    return found, [str(one.message) for one in raised]
-
-
-def refused(call):
-    with pytest.raises(InputError) as error:
-        call()
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 def lines_of(path, records):

@@ -102,6 +102,21 @@ class Predicting(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lasting):  #
         """
         return self._placed(X).labels
 
+    def sureness(self, X: Any) -> Floats:
+        """How clearly new samples belong to the clusters that `predict` gives them.
+
+        Parameters
+        ----------
+        X : as for `predict`
+
+        Returns
+        -------
+        ndarray, shape (n_new,)
+            1 − d₁/d₂, distances to the nearest and the next centre: 1 in the centre of a cluster, 0
+            half way to another.
+        """
+        return self._placed(X).sure
+
     def transform(self, X: Any) -> Floats:
         """Rows of new samples in the representation that was clustered.
 

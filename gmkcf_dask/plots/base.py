@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -23,14 +24,15 @@ def colour_of(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
-class Display:
+class Display(ABC):
     """What all displays share."""
 
     figure_: Any
     ax_: Any
 
+    @abstractmethod
     def plot(self, ax: Any = None, **how: Any) -> Self:
-        raise NotImplementedError
+        """Draw into these axes, or into new ones."""
 
     @classmethod
     def from_insight(cls, insight: Mapping[str, Any], *, ax: Any = None, **how: Any) -> Self:
@@ -44,8 +46,9 @@ class Display:
         return cls.from_insight(insight, ax=ax, **how)
 
     @classmethod
+    @abstractmethod
     def _of_insight(cls, insight: Mapping[str, Any]) -> Self:
-        raise NotImplementedError
+        """What an insight holds, not yet drawn."""
 
     def _axes(self, ax: Any, size: tuple[float, float] = (6.4, 4.4)) -> Any:
         """The axes to draw into, and colours as in all pictures."""

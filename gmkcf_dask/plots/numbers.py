@@ -13,14 +13,12 @@ import numpy.typing as npt
 
 from gmkcf_dask.corpus.arrays import read_npz
 from gmkcf_dask.errors import InputError
-from gmkcf_dask.events import ignore
 from gmkcf_dask.files import get
 from gmkcf_dask.locations import location
 from gmkcf_dask.results.run import FACTORS, LABELS, RESULT, read_labels, read_result
 
 Floats = npt.NDArray[np.float64]
 INSIGHT = "insight.json"
-_MOST_GROUPS = 60
 _NEEDED = ("clusters", "documents", "kernels", "runs", "best", "fused")
 
 
@@ -88,62 +86,6 @@ def fused_of(insight: Mapping[str, Any]) -> Mapping[str, Any]:
         )
     found: Mapping[str, Any] = insight["fused"]
     return found
-
-
-def block_means(estimator: Any, X: Any) -> tuple[Floats, list[int], list[int]]:
-    """Means of the fused kernel between groups of samples, which are ordered by cluster.
-
-    The fused kernel is multiplied by one indicator column per group: no n×n matrix is made. What a
-    sample is to itself does not count, except in a group of one.
-
-    Returns
-    -------
-    means : ndarray, shape (g, g)
-    groups, labels : list of int, length g
-        Samples and cluster of each group.
-    """
-    stack = estimator._stack(X, estimator._method(), ignore)[0]
-    labels = np.asarray(estimator.labels_)
-    if stack.n_samples != len(labels):
-        raise InputError(
-            f"X has {stack.n_samples:,} samples and the estimator was fitted to {len(labels):,}: "
-            "give what it was fitted to"
-        )
-    groups, clusters = grouped(labels)
-    Z = np.zeros((len(labels), len(groups)))
-    for number, group in enumerate(groups):
-        Z[group, number] = 1 / len(group)
-    weights = np.asarray(estimator.kernel_weights_, dtype=float)
-    # GMKCF fuses with the squares of its weights, scaled so that pictures of all can be compared
-    shares = weights**2 if estimator.method_name == "gmkcf" else weights
-    fused = stack.fuse(shares / shares.sum(), keep=False)
-    try:
-        means = np.asarray(Z.T @ fused.matmul(Z))
-        diagonal = fused.diagonal()
-    finally:
-        fused.release()
-    for number, group in enumerate(groups):
-        size = len(group)
-        if size > 1:
-            pairs = size * size * means[number, number] - float(diagonal[group].sum())
-            means[number, number] = pairs / (size * (size - 1))
-    return means, [len(group) for group in groups], clusters
-
-
-def grouped(
-    labels: npt.NDArray[Any], most: int = _MOST_GROUPS
-) -> tuple[list[npt.NDArray[np.intp]], list[int]]:
-    """Samples in groups of about equal size, each inside one cluster, in the order of clusters."""
-    clusters = np.unique(labels)
-    size = max(1, -(-len(labels) // max(most, len(clusters))))
-    groups: list[npt.NDArray[np.intp]] = []
-    of: list[int] = []
-    for cluster in clusters:
-        inside = np.flatnonzero(labels == cluster)
-        parts = np.array_split(inside, -(-len(inside) // size))
-        groups.extend(parts)
-        of.extend([int(cluster)] * len(parts))
-    return groups, of
 
 
 def principal_plane(V: Any) -> tuple[Floats, tuple[float, float]]:

@@ -21,7 +21,6 @@ from gmkcf_dask.plots.base import (
     shortened,
 )
 from gmkcf_dask.plots.numbers import (
-    block_means,
     documents_of,
     fused_of,
     principal_plane,
@@ -67,13 +66,13 @@ class FusedKernelDisplay(Display):
         return cls(means, groups, labels).plot(ax, **how)
 
     @classmethod
-    def from_estimator(cls, estimator: Any, X: Any, *, ax: Any = None, **how: Any) -> Self:
-        """Draw a fitted estimator; X is what it was fitted to, features or a store.
+    def from_estimator(cls, estimator: Any, X: Any = None, *, ax: Any = None, **how: Any) -> Self:
+        """Draw a fitted estimator from what its `explain` finds, tile by tile.
 
-        Block means are products with the fused kernel, tile by tile, wherever that lives.
+        X, what it was fitted to, is needed where the estimator does not have that any more.
         """
         check_fitted(estimator, "labels_")
-        return cls(*block_means(estimator, X)).plot(ax, **how)
+        return cls.from_insight(estimator.explain(X), ax=ax, **how)
 
     @classmethod
     def _of_insight(cls, insight: Mapping[str, Any]) -> Self:
