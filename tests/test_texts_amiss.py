@@ -13,12 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from scipy import sparse
 from telling import refused, told
 
 from gmkcf_dask import GMKCF, TextOptions
 from gmkcf_dask.cli import main
 from gmkcf_dask.cluster import threads
 from gmkcf_dask.corpus import corpus_from_texts, read_corpus, read_like
+from gmkcf_dask.corpus.forms import refuse_other_forms
 from gmkcf_dask.corpus.markup import decoded, page_text
 from gmkcf_dask.events import StageProgress
 from gmkcf_dask.graph import Runner
@@ -390,3 +392,8 @@ def test_command_reads_large_texts_with_processes(a_run, tmp_path, monkeypatch):
     lines_of(tmp_path / "new.jsonl", [{"body": "tulips"}])
     done(["predict", a_run, tmp_path / "new.jsonl", "--out", tmp_path / "o.csv"])
     assert asked_for == [str(tmp_path / "new.jsonl")]
+
+
+@pytest.mark.parametrize("kind", ["dok_array", "dok_matrix", "coo_array", "lil_array"])
+def test_sparse_numbers_of_every_kind_are_no_texts(kind):
+    refuse_other_forms(getattr(sparse, kind)(np.eye(3)), only_texts=True)

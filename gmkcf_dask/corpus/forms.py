@@ -21,6 +21,8 @@ def refuse_other_forms(X: Any, *, only_texts: bool = False) -> None:
     only_texts : bool
         Whether what is no table cannot be anything else than texts.
     """
+    if sparse.issparse(X):  # some of them are dicts as well
+        return
     if isinstance(X, str | bytes):
         raise InputError("X is one text, but a list of texts is wanted: put it into a list.")
     shape = getattr(X, "shape", None)
@@ -67,7 +69,7 @@ def _way_to_list(X: Any, shape: Any) -> str | None:
         return "list(X)"
     if shape is None and hasattr(X, "to_pylist") and "string" in str(getattr(X, "type", "")):
         return "X.to_pylist()"
-    column = isinstance(shape, tuple) and shape[1:] == (1,) and not sparse.issparse(X)
+    column = isinstance(shape, tuple) and shape[1:] == (1,)
     values = np.asarray(X) if column else np.empty(0)
     if _holds_numbers(values) or not any(isinstance(value, str) for value in values.flat):
         return None
