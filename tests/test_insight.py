@@ -453,9 +453,9 @@ def test_the_summary_counts_samples_in_company(rng):
         )  # fmt: skip
         return explain(dense(kernels(rng, n, 1)), Kcf(k), found, Samples(ids(n)))["summary"]
 
-    assert summary([0, 0, 0, 1, 1], 2).endswith(" 100 % lie clearly inside their cluster.")
+    assert summary([0, 0, 0, 1, 1], 2).endswith(" All lie clearly inside their cluster.")
     assert summary([0, 0, 0, 1], 2).endswith(
-        " 100 % lie clearly inside their cluster; 1 is alone in theirs."
+        " All lie clearly inside their cluster; 1 is alone in theirs."
     )
     assert summary([1, 0], 2).endswith(" Each is alone in its cluster.")
 
