@@ -334,7 +334,7 @@ def _fit_and_report(
     from gmkcf_dask.results.checkpoints import FOLDER, has_checkpoint, may_go_on
     from gmkcf_dask.results.run import REPORT
 
-    folder = out / FOLDER
+    folder, before = out / FOLDER, tuple(the_voice().noted)
     if options["resume"] and method.run_type is None:
         note(f"{method.name} keeps no checkpoints and begins again")
     elif options["resume"] and not has_checkpoint(folder):
@@ -355,7 +355,7 @@ def _fit_and_report(
                 still_ours=still_ours,
                 command=click.get_current_context().find_root().obj.anew(),
                 title=title,
-                said_before=tuple(the_voice().noted),
+                said_before=before,
             )
     except (HopelessError, InputError, StoreBusyError):
         raise  # the same command would end there again; what InputError leaves waits for another
