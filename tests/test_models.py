@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from needs import need_package
 from problems import kernels
 from scipy import sparse
 from sklearn.base import clone
@@ -192,6 +193,7 @@ def test_another_process_predicts_the_same_and_nothing_is_pickled(saved, fitted,
 
 
 def test_object_stores(fitted, X):
+    need_package("upath", "pip install 'gmkcf-dask[s3]'")
     fitted.save("memory://models/one")
     with pytest.raises(InputError, match="holds a model"):
         fitted.save("memory://models/one")
