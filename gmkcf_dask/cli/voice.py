@@ -239,7 +239,7 @@ class _Copied(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        if self._shown is not None:
+        if self._shown is not None and not self._shown.closed:
             self._shown.flush()
 
 
@@ -269,6 +269,8 @@ class Patient(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
+        if self._shown.closed:  # Python flushes once more when this is thrown away
+            return
         with self._or_silence():
             self._shown.flush()
 
