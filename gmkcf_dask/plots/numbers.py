@@ -1,4 +1,4 @@
-"""Numbers for pictures: runs read again, block means of a fused kernel, the plane of a map."""
+"""Numbers for pictures: runs read again, the plane of a map, places for labels."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from gmkcf_dask.corpus.arrays import read_npz
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.files import get
 from gmkcf_dask.locations import location
-from gmkcf_dask.results.run import FACTORS, LABELS, RESULT, read_labels, read_result
+from gmkcf_dask.results.run import FACTORS, INSIGHT, LABELS, RESULT, read_labels, read_result
 
 Floats = npt.NDArray[np.float64]
-INSIGHT = "insight.json"
 _NEEDED = ("clusters", "documents", "kernels", "runs", "best", "fused")
 
 
