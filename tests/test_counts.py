@@ -1,12 +1,12 @@
 """Speed by counting: graphs, sweeps over the kernels, tiles read, and the memory of a task."""
 
-import tracemalloc
 import warnings
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 from dask.callbacks import Callback
+from peaks import peak_of
 from problems import dense, kernels, start, tiled
 from sklearn.exceptions import ConvergenceWarning
 
@@ -246,18 +246,6 @@ def test_an_overview_is_one_graph_and_one_sweep(rng, tmp_path, reads):
     assert sorted(reads) == [(i, t) for i in range(M) for t in range(stack._reader.tiling.n_tiles)]
     np.testing.assert_array_equal(found.sums[1], found.sums[3])
     assert found.correlation()[1, 3] == pytest.approx(1.0)
-
-
-def peak_of(work):
-    work()  # caches of opened arrays are not part of the task
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        tracemalloc.reset_peak()
-        work()
-        return tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("precision", ["float32", "compact"])
