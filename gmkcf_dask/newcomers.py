@@ -33,11 +33,12 @@ Readers = Callable[[], AbstractContextManager[Runner | None]]
 
 
 @dataclass(frozen=True)
-class TableColumns:
-    """Where a table has its texts and ids; None for where the run's own input had them."""
+class FileForm:
+    """Where files have their texts and ids, and how they spell them; None is as the run's input."""
 
     text_column: str | None = None
     id_column: str | None = None
+    encoding: str | None = None
 
 
 def check_out(path: Path, *, overwrite: bool) -> None:
@@ -53,7 +54,7 @@ def place_newcomers(
     run: Path,
     new: str,
     out: Path,
-    columns: TableColumns,
+    form: FileForm,
     place: Callable[[int], AbstractContextManager[Resources]],
     listen: Listener = ignore,
     readers: Readers = nullcontext,
@@ -78,7 +79,7 @@ def place_newcomers(
             f"the kernels of {run} were precomputed, so those of new samples have to be, too: use "
             "gmkcf_dask.load in Python, whose predict takes them"
         )
-    corpus = new_rows(model.training, new, columns, readers, listen)
+    corpus = new_rows(model.training, new, form, readers, listen)
     if corpus.reading is None:  # of texts it is said by name
         warn_about_zero_rows(corpus.X)
     stored = isinstance(model.training.features, StoredFeatures)
@@ -97,7 +98,7 @@ def open_model(path: Path) -> Model:
 def new_rows(
     training: Training,
     path: str,
-    columns: TableColumns,
+    form: FileForm,
     readers: Readers = nullcontext,
     listen: Listener = ignore,
 ) -> Corpus:
@@ -118,7 +119,7 @@ def new_rows(
                 path,
                 training.reading,
                 training.terms,
-                **asdict(columns),
+                **asdict(form),
                 runner=runner,
                 listen=listen,
             )

@@ -362,7 +362,8 @@ def test_binary_files_and_broken_encodings_in_a_folder(tmp_path):
     assert corpus.ids == ("a.txt", "c.txt", "d.txt", "e.html")
     assert said == [
         "1 of 5 files are no text, or in an unknown encoding (first: b.txt); they are left out",
-        "2 of 5 files are not UTF-8 (first: c.txt); their unreadable characters are replaced",
+        "2 of 5 files are not UTF-8 (first: c.txt); their unreadable characters are replaced: "
+        "name the encoding they have, by --encoding or in TextOptions",
     ]
     assert "schöner" in corpus.terms
 

@@ -24,7 +24,7 @@ from gmkcf_dask.corpus.forms import refuse_other_forms
 from gmkcf_dask.corpus.markup import decoded, page_text
 from gmkcf_dask.events import StageProgress
 from gmkcf_dask.graph import Runner
-from gmkcf_dask.newcomers import TableColumns, place_newcomers
+from gmkcf_dask.newcomers import FileForm, place_newcomers
 
 TEXTS = [f"{words} nr{i:02}" for i, words in enumerate(
     ["roses tulips garden soil", "flour butter oven cake"] * 12)]  # fmt: skip
@@ -371,7 +371,7 @@ def test_command_reads_texts_where_it_is_told_and_says_how_far(a_run, tmp_path):
         a_run,
         str(tmp_path / "new.jsonl"),
         tmp_path / "o.csv",
-        TableColumns(),
+        FileForm(),
         lambda _: nullcontext(threads(1)),
         heard.append,
         readers,

@@ -20,6 +20,7 @@ from gmkcf_dask.cli.watching import showing_notes, tell, watch_options, watching
 @click.option("--overwrite", is_flag=True, help="Replace the file that is there.")
 @click.option("--text-column", help="Tables: the column with the text.  [default: as for RUN]")
 @click.option("--id-column", help="Tables: sample ids.  [default: as for RUN]")
+@click.option("--encoding", help="Of text files, such as cp1252.  [default: as for RUN]")
 @cluster_options
 @watch_options
 def predict(run_folder: Path, new: str, out: Path, overwrite: bool, **options: Any) -> None:
@@ -30,10 +31,10 @@ def predict(run_folder: Path, new: str, out: Path, overwrite: bool, **options: A
     from the features in its store. Written is how clearly each sample belongs to its cluster, too:
     1 in its centre, 0 half way to another.
     """
-    from gmkcf_dask.newcomers import TableColumns, check_out, place_newcomers
+    from gmkcf_dask.newcomers import FileForm, check_out, place_newcomers
 
     check_out(out, overwrite=overwrite)
-    columns = TableColumns(options["text_column"], options["id_column"])
+    form = FileForm(options["text_column"], options["id_column"], options["encoding"])
 
     def place(n_samples: int) -> Any:
         return open_place(n_samples, options)
@@ -42,7 +43,7 @@ def predict(run_folder: Path, new: str, out: Path, overwrite: bool, **options: A
         return reading_runner(new, options)
 
     with showing_notes(), watching("reading", "predict") as listen:
-        sizes = place_newcomers(run_folder, new, out, columns, place, listen, readers)
+        sizes = place_newcomers(run_folder, new, out, form, place, listen, readers)
     total = sum(sizes.values())
     tell(out=out, n_samples=total, sizes={str(label): size for label, size in sizes.items()})
     click.echo(f"{out}: {total:,} samples in {len(sizes)} clusters")

@@ -36,6 +36,9 @@ text_options = options_in_a_row(
     click.option("--label-column", help="Tables: known topics.  [default: label, if there]"),
     click.option("--title-column", help="Tables: titles.  [default: title, if there]"),
     click.option(
+        "--encoding", help="Of text files, such as cp1252.  [default: UTF-8, or as they say]"
+    ),
+    click.option(
         "--stop-words", type=click.Choice(["english"]), help="Words to leave out.  [default: none]"
     ),
     click.option(
@@ -81,7 +84,7 @@ text_options = options_in_a_row(
 )
 _AS_THEY_ARE = (
     "text_column", "id_column", "label_column", "title_column", "max_features", "sublinear_tf",
-    "tokens", "ngrams", "features",
+    "tokens", "ngrams", "features", "encoding",
 )  # fmt: skip
 
 

@@ -28,8 +28,8 @@ _SENTENCES = {
     "left out",
     "long": "{count} of {total} files are longer than {most} bytes (first: {first}); they are left "
     "out",
-    "mended": "{count} of {total} files are not UTF-8 (first: {first}); their unreadable "
-    "characters are replaced",
+    "mended": "{count} of {total} files are not {encoding} (first: {first}); their unreadable "
+    "characters are replaced: name the encoding they have, by --encoding or in TextOptions",
 }
 
 
@@ -63,7 +63,7 @@ class TextFiles:
         if self.tables:
             return table_documents(self.files, wanted, meter)
         refuse_shape((len(self.files),))
-        return _file_documents(self.files, meter)
+        return _file_documents(self.files, wanted.options.encoding, meter)
 
 
 def text_files(path: str | Path) -> TextFiles | None:
@@ -139,7 +139,9 @@ def _fixed_part(pattern: str) -> Path:
     return Path(*parts) if parts else Path()
 
 
-def _file_documents(files: Mapping[str, Path], meter: Meter) -> Iterator[Document]:
+def _file_documents(
+    files: Mapping[str, Path], encoding: str | None, meter: Meter
+) -> Iterator[Document]:
     notes, why = Notes(), ""
     topics = all("/" in name for name in files)
     texts = 0
@@ -149,7 +151,9 @@ def _file_documents(files: Mapping[str, Path], meter: Meter) -> Iterator[Documen
         try:
             content = _content(path)
             meter.done += path.stat().st_size
-            text, state = decoded(content, page=page) if content is not None else ("", "long")
+            text, state = "", "long"
+            if content is not None:
+                text, state = decoded(content, encoding, page=page)
         except (OSError, EOFError, zlib.error) as error:
             state = "damaged"
             why = why or " ".join((getattr(error, "strerror", None) or str(error)).split())
@@ -162,11 +166,8 @@ def _file_documents(files: Mapping[str, Path], meter: Meter) -> Iterator[Documen
         yield Document(text, name, folder if topics else None, short, page)
     if not texts:
         raise _nothing_left(files, notes, why)
-    notes.tell({kind: _sentence(kind) for kind in _SENTENCES}, len(files))
-
-
-def _sentence(kind: str) -> str:
-    return _SENTENCES[kind].replace("{most}", f"{MOST_CHARACTERS:,}")
+    words = {"most": f"{MOST_CHARACTERS:,}", "encoding": encoding or "UTF-8"}
+    notes.tell(_SENTENCES, len(files), **words)
 
 
 def _nothing_left(files: Mapping[str, Path], notes: Notes, why: str) -> InputError:
@@ -183,7 +184,8 @@ def _nothing_left(files: Mapping[str, Path], notes: Notes, why: str) -> InputErr
             f"{notes.first('damaged')}, {why}): check that they are complete and may be read."
         )
     return InputError(
-        f"none of the {count} files is text (first: {next(iter(files))}): give plain text in UTF-8."
+        f"none of the {count} files is text (first: {next(iter(files))}): give plain text, and "
+        "name its encoding if it is not UTF-8, by --encoding or in TextOptions."
     )
 
 

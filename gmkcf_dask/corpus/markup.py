@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
-from typing import Literal
+from typing import Literal, cast
 
 Encoding = Literal["whole", "mended", "binary"]
 
 # longest first: the mark of UTF-32 begins with that of UTF-16
 _MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
@@ -34,26 +35,31 @@ _INLINE = frozenset(
 )
 
 
-def encoding_of(beginning: bytes) -> str:
-    """The encoding that the first four bytes of a file tell, UTF-8 where they tell none."""
-    return next((name for mark, name in _MARKS.items() if beginning.startswith(mark)), "utf-8-sig")
+def encoding_of(beginning: bytes, named: str | None = None) -> str:
+    """The encoding that the first four bytes of a file tell; else the named one, or UTF-8."""
+    marked = (name for mark, name in _MARKS.items() if beginning.startswith(mark))
+    return next(marked, named or "utf-8-sig")
 
 
-def decoded(content: bytes, *, page: bool = False) -> tuple[str, Encoding]:
+def decoded(
+    content: bytes, named: str | None = None, *, page: bool = False
+) -> tuple[str, Encoding]:
     """The text of a file, and whether all of it could be read.
 
-    UTF-8, UTF-16 or UTF-32 where it says so in its first bytes, and what an HTML page declares of
-    itself; whatever cannot be read becomes U+FFFD.
+    UTF-8, UTF-16 or UTF-32 where it says so in its first bytes; else the named encoding, or UTF-8
+    and what an HTML page declares of itself. Whatever cannot be read becomes U+FFFD.
 
     >>> decoded(b"caf\\xe9 au lait")
     ('caf\N{REPLACEMENT CHARACTER} au lait', 'mended')
+    >>> decoded(b"caf\\xe9 au lait", "cp1252")
+    ('café au lait', 'whole')
     >>> decoded(b"\\x7fELF\\x00\\x01")
     ('', 'binary')
     """
-    encoding = encoding_of(content[:4])
-    if encoding == "utf-8-sig" and b"\0" in content:
+    encoding = encoding_of(content[:4], named)
+    if b"\0" in content and b"\0" not in "a".encode(encoding):
         return "", "binary"
-    for name in (encoding, *(_declared(content) if page else ())):
+    for name in (encoding, *(_declared(content) if page and named is None else ())):
         try:
             return content.decode(name), "whole"
         except (UnicodeDecodeError, LookupError):
@@ -68,6 +74,16 @@ def _declared(content: bytes) -> tuple[str, ...]:
     found = _DECLARED.search(content[:2048])
     name = found[1].decode("ascii").lower() if found else ""
     return (name,) if _PAGE_ENCODINGS.match(name) else ()
+
+
+def _lost(error: UnicodeError) -> tuple[str, int]:
+    """Half a character, which no text has, for bytes that are none: `whole_characters` finds it."""
+    return "\udcff", cast(UnicodeDecodeError, error).end
+
+
+LOST = "gmkcf-lost"
+"""How text is read whose lost characters are to be found again, whatever its encoding."""
+codecs.register_error(LOST, _lost)
 
 
 def whole_characters(text: str) -> str:

@@ -62,6 +62,10 @@ class TextOptions:
         pruning) and without a vocabulary, so clusters cannot be described by their terms.
     n_hash_features : int
         Columns of "hashing".
+    encoding : str or None
+        Encoding of files, such as "cp1252", as Python names it. None is UTF-8, and what an HTML
+        page declares of itself; marks of UTF-8, UTF-16 and UTF-32 at the beginning of a file are
+        believed before either.
     """
 
     text_column: str = "text"
@@ -78,6 +82,7 @@ class TextOptions:
     ngrams: int | tuple[int, int] | None = None
     features: Literal["tfidf", "hashing"] = "tfidf"
     n_hash_features: int = 2**18
+    encoding: str | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -98,6 +103,7 @@ class TextOptions:
         if isinstance(self.ngrams, list | tuple):  # a list, as JSON has it
             object.__setattr__(self, "ngrams", tuple(map(_plain, self.ngrams)))
         _check_ngrams(self.ngrams)
+        _check_encoding(self.encoding)
         self._refuse_unused()
 
     def _refuse_unused(self) -> None:
@@ -197,6 +203,16 @@ def _check_ngrams(ngrams: Any) -> None:
             f"ngrams is {ngrams!r} but must be a whole number from 1 to {_LONGEST_NGRAM}, or two "
             "of them, the smaller first."
         )
+
+
+def _check_encoding(encoding: Any) -> None:
+    try:
+        _ = None if encoding is None else b"\xff".decode(encoding, "replace")
+    except (LookupError, TypeError, ValueError) as error:
+        raise InputError(
+            f"encoding is {encoding!r} but must be one that Python knows, such as 'cp1252', "
+            "'iso-8859-15' or 'gb18030', or None."
+        ) from error
 
 
 def _is_whole(value: object) -> bool:

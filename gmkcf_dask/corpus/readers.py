@@ -131,6 +131,7 @@ def read_like(
     *,
     text_column: str | None = None,
     id_column: str | None = None,
+    encoding: str | None = None,
     runner: Runner | None = None,
     listen: Listener = ignore,
 ) -> Corpus:
@@ -148,6 +149,8 @@ def read_like(
     text_column, id_column : str, optional
         Columns of these documents, which have to be there; when not given, those of the earlier
         corpus.
+    encoding : str, optional
+        Of these files; when not given, that of the earlier corpus.
     runner, listen
         As for `read_corpus`.
 
@@ -162,6 +165,7 @@ def read_like(
         reading.options,
         text_column=text_column or reading.options.text_column,
         id_column=id_column or reading.options.id_column,
+        encoding=encoding or reading.options.encoding,
     )
     return _read(
         path,

@@ -6,6 +6,7 @@ import csv
 import difflib
 import gzip
 import io
+import itertools
 import json
 import math
 from collections import Counter
@@ -17,7 +18,7 @@ from typing import IO, Any, TextIO, cast
 
 from gmkcf_dask.corpus.counts import Document
 from gmkcf_dask.corpus.limits import MOST_CHARACTERS, bounded_lines, refuse_shape
-from gmkcf_dask.corpus.markup import encoding_of
+from gmkcf_dask.corpus.markup import LOST, encoding_of
 from gmkcf_dask.corpus.options import TextOptions
 from gmkcf_dask.corpus.passes import Meter
 from gmkcf_dask.errors import InputError
@@ -26,6 +27,7 @@ Record = tuple[str, Mapping[str, Any]]
 """Where one document of a table is, such as "line 3", and its named fields."""
 
 _PARQUET_ROWS = 256
+_SEPARATORS = ",;\t|"
 
 
 @dataclass(frozen=True)
@@ -122,25 +124,27 @@ def _records(path: Path, wanted: Wanted, meter: Meter) -> Iterator[Record]:
         return
     read: Callable[[TextIO], Iterator[Record]] = _json_records
     if kind != "jsonl":
-        delimiter = "\t" if kind == "tsv" else ","
-        read = lambda lines: _csv_records(lines, delimiter, wanted)  # noqa: E731
+        separators = "\t" if kind == "tsv" else _SEPARATORS
+        read = lambda lines: _csv_records(lines, separators, wanted)  # noqa: E731
     with path.open("rb") as file:
         before = meter.done
-        with opened(file, path) as lines:
+        with opened(file, path, wanted.options.encoding) as lines:
             for record in read(lines):
                 meter.done = before + file.tell()
                 yield record
 
 
 @contextmanager
-def opened(file: IO[bytes], path: Path) -> Iterator[TextIO]:
-    """The text of a file, unpacked on the way; bytes that are none come as halves of characters."""
+def opened(file: IO[bytes], path: Path, named: str | None = None) -> Iterator[TextIO]:
+    """The text of a file, unpacked on the way; bytes that are none come as halves of characters.
+
+    Its first bytes tell its encoding, or else it has the named one, or UTF-8.
+    """
     packed = path.name.lower().endswith(".gz")
     with gzip.GzipFile(fileobj=file) if packed else nullcontext(file) as unpacked:
         buffered = io.BufferedReader(cast(Any, unpacked))
-        encoding = encoding_of(buffered.peek(4))
-        errors = "surrogateescape" if encoding == "utf-8-sig" else "replace"
-        with io.TextIOWrapper(buffered, encoding=encoding, errors=errors, newline="") as lines:
+        encoding = encoding_of(buffered.peek(4), named)
+        with io.TextIOWrapper(buffered, encoding=encoding, errors=LOST, newline="") as lines:
             yield lines
 
 
@@ -157,9 +161,12 @@ def _json_records(lines: TextIO) -> Iterator[Record]:
         yield f"line {number}", fields
 
 
-def _csv_records(lines: TextIO, delimiter: str, wanted: Wanted) -> Iterator[Record]:
+def _csv_records(lines: TextIO, separators: str, wanted: Wanted) -> Iterator[Record]:
+    bounded = bounded_lines(lines)
+    first = next(bounded, "")
+    separator = _separator(first, separators, wanted.options.text_column)
     # strict: a quote left open would otherwise swallow the rest of the file
-    rows = csv.reader(bounded_lines(lines), delimiter=delimiter, strict=True)
+    rows = csv.reader(itertools.chain([first], bounded), delimiter=separator, strict=True)
     header = _next(rows) or []
     wanted.used(header)
     while (cells := _next(rows)) is not None:
@@ -170,6 +177,20 @@ def _csv_records(lines: TextIO, delimiter: str, wanted: Wanted) -> Iterator[Reco
             )
         if cells:
             yield f"line {rows.line_num}", dict(zip(header, cells, strict=True))
+
+
+def _separator(header: str, separators: str, text_column: str) -> str:
+    """What parts the cells: the first by which the header has the column with the text.
+
+    Programs write ; where a comma is part of numbers, and call the table CSV all the same.
+    """
+    for separator in separators:
+        try:
+            if text_column in next(csv.reader([header], delimiter=separator), []):
+                return separator
+        except csv.Error:  # said when the table is read
+            continue
+    return separators[0]
 
 
 def _next(rows: Any) -> list[str] | None:

@@ -48,12 +48,16 @@ class Notes:
     def first(self, kind: str) -> str:
         return self.found[kind][1]
 
-    def tell(self, sentences: dict[str, str], total: int) -> None:
-        """A `DataWarning` for each kind that was met; sentences name count, total and first."""
+    def tell(self, sentences: dict[str, str], total: int, **words: str) -> None:
+        """A `DataWarning` for each kind that was met.
+
+        Sentences name count, total and first, and the words given here.
+        """
         for kind, sentence in sentences.items():
             if kind in self.found:
                 count, first = self.found[kind]
-                said = sentence.format(count=f"{count:,}", total=f"{total:,}", first=first)
+                told = {"count": f"{count:,}", "total": f"{total:,}", "first": first}
+                said = sentence.format(**told, **words)
                 warnings.warn(said, DataWarning, stacklevel=3)
 
 

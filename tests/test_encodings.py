@@ -1,0 +1,140 @@
+"""Files in other encodings than UTF-8, and tables whose cells are not parted by commas."""
+
+import csv
+import gzip
+from contextlib import suppress
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from telling import refused, told
+
+from gmkcf_dask import TextOptions, read_corpus
+from gmkcf_dask.cli import main
+from gmkcf_dask.corpus import TextReading, read_like
+from gmkcf_dask.corpus.markup import decoded
+from gmkcf_dask.errors import InputError
+
+WORDS = ["schöner schwarzer Tee", "größer", "Straße in Köln"]
+
+
+def terms(place, **options):
+    corpus, said = told(lambda: read_corpus(place, text=TextOptions(**options)))
+    assert not said
+    return set(corpus.terms)
+
+
+EXPECTED = {"schöner", "schwarzer", "tee", "größer", "straße", "in", "köln"}
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "latin-1", "utf-16-le", "cp437", "utf-8"])
+def test_folder_in_another_encoding(tmp_path, encoding):
+    for i, text in enumerate(WORDS):
+        (tmp_path / f"{i}.txt").write_bytes(text.encode(encoding))
+    assert terms(tmp_path, encoding=encoding) == EXPECTED
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16-le", "utf-16"])
+@pytest.mark.parametrize("ending", [".csv", ".csv.gz", ".jsonl"])
+def test_table_in_another_encoding(tmp_path, encoding, ending):
+    lines = [f'{{"text": "{t}"}}' for t in WORDS] if ending == ".jsonl" else ["text", *WORDS]
+    content = "\n".join(lines).encode(encoding)
+    path = tmp_path / f"x{ending}"
+    path.write_bytes(gzip.compress(content) if ending.endswith("gz") else content)
+    assert terms(path, encoding=encoding) == EXPECTED
+
+
+@pytest.mark.parametrize("mark", ["utf-8-sig", "utf-16", "utf-32"])
+def test_marks_of_a_file_are_believed_first(mark):
+    assert decoded("größer".encode(mark), "cp1252") == ("größer", "whole")
+
+
+def test_named_encoding_goes_before_what_a_page_declares():
+    page = '<meta charset="koi8-r">schön'.encode("cp1252")
+    assert decoded(page, "cp1252", page=True)[0].endswith("schön")
+
+
+@pytest.mark.parametrize("ending", [".txt", ".csv"])
+def test_what_the_named_encoding_lacks_is_told(tmp_path, ending):
+    (tmp_path / f"a{ending}").write_bytes(b"text\nlu \x81 gr\xfcn")  # no character of cp1252
+    read = TextOptions(encoding="cp1252")
+    corpus, said = told(
+        lambda: read_corpus(tmp_path if ending == ".txt" else tmp_path / "a.csv", text=read)
+    )
+    assert "grün" in corpus.terms
+    assert len(said) == 1
+    assert ("1 of 1 files are not cp1252" in said[0]) == (ending == ".txt")
+
+
+@pytest.mark.parametrize("name", ["nonsense", "hex", "idna", "utf\0", 8, ""])
+def test_encoding_that_is_none(name):
+    assert "must be one that Python knows" in refused(lambda: TextOptions(encoding=name))
+
+
+@given(st.binary(max_size=80), st.sampled_from(["cp1252", "utf-16", "utf-7", "gb18030", "utf-8"]))
+def test_any_bytes_are_text_or_binary(tmp_path_factory, content, encoding):
+    text, state = decoded(content, encoding)
+    assert state in ("whole", "mended", "binary")
+    text.encode("utf-8", "surrogatepass")
+    path = tmp_path_factory.mktemp("any") / "x.jsonl"
+    line = '{"text": "tea"}\n'.encode("utf-16" if encoding == "utf-16" else "ascii")
+    path.write_bytes(line + content.replace(b"\n", b""))
+    with suppress(InputError):  # a line that is no JSON
+        told(lambda: read_corpus(path, text=TextOptions(encoding=encoding)))
+
+
+def test_new_documents_may_have_another_encoding(tmp_path):
+    (tmp_path / "a.csv").write_bytes("text\nschöner Tee\ngrün".encode("cp1252"))
+    old = read_corpus(tmp_path / "a.csv", text=TextOptions(encoding="cp1252"))
+    reading = TextReading.from_json(old.reading.to_json())
+    assert reading.options.encoding == "cp1252"
+    for encoding, asked in (("cp1252", None), ("utf-8", "utf-8")):
+        (tmp_path / "b.csv").write_bytes("text\ngrün".encode(encoding))
+        new = read_like(tmp_path / "b.csv", reading, old.terms, encoding=asked)
+        assert new.X.nnz == 1
+
+
+def done(*arguments):
+    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_command_takes_an_encoding(tmp_path):
+    texts = [f"{word} Köln {i}" for i in range(6) for word in ("schöner Tee", "große Straße")]
+    (tmp_path / "x.csv").write_bytes("\n".join(["text", *texts]).encode("cp1252"))
+    (tmp_path / "new.csv").write_text("text\nschöner\n", encoding="utf-8")
+    run = tmp_path / "run"
+    done("run", tmp_path / "x.csv", "-k", 2, "--out", run, "--encoding", "cp1252",
+         "--min-df", 1, "--cluster", "threads", "--quiet")  # fmt: skip
+    assert "schöner" in (run / "report.html").read_text(encoding="utf-8")
+    place = ("predict", run, tmp_path / "new.csv", "--overwrite", "--cluster", "threads", "--out")
+    unknown = "no term that the model knows"
+    assert unknown in done(*place, tmp_path / "o.csv").stderr  # read as the run's input was
+    assert unknown not in done(*place, tmp_path / "o.csv", "--encoding", "utf-8").stderr
+
+
+# --- what parts the cells
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_separator_is_that_of_the_header(tmp_path, separator):
+    rows = [["id", "text", "label"], ["a", "tea; milk, sugar | honey", "x"], ["b", "tea", "y"]]
+    with (tmp_path / "x.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter=separator).writerows(rows)
+    corpus = read_corpus(tmp_path / "x.csv")
+    assert (corpus.ids, corpus.labels) == (("a", "b"), ("x", "y"))
+    assert set(corpus.terms) == {"tea", "milk", "sugar", "honey"}
+
+
+def test_commas_win_where_both_would_do(tmp_path):
+    (tmp_path / "x.csv").write_text("text,a;b\ntea,1\nmilk,2\n")
+    assert set(read_corpus(tmp_path / "x.csv").terms) == {"tea", "milk"}
+    (tmp_path / "y.csv").write_text('"text";b\n"tea, milk";1\nsugar;2\n')
+    assert set(read_corpus(tmp_path / "y.csv").terms) == {"tea", "milk", "sugar"}
+
+
+def test_missing_column_is_named_whatever_parts_the_cells(tmp_path):
+    (tmp_path / "x.csv").write_text("texte;b\ntea;1\n")
+    assert "'text'" in refused(lambda: read_corpus(tmp_path / "x.csv"))
