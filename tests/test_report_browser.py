@@ -261,6 +261,42 @@ def test_map_tells_and_selects(opened, insight):
         page.screenshot(path=PICTURES / "map-selected.png")
 
 
+def test_map_is_walked_by_keys(opened, insight):
+    found = insight["documents"]
+    top = max(range(1000), key=lambda i: found["y"][i])
+    seen = []
+    with opened(insight, reduced_motion="reduce") as page:
+        plane, tip = page.locator("#map-points"), page.locator("#tip")
+        plane.focus()
+        page.wait_for_timeout(100)  # scrolling hides what was told
+        for _ in range(200):
+            page.keyboard.press("ArrowUp")
+            if seen and tip.inner_text() == seen[-1]:
+                break
+            seen.append(tip.inner_text())
+        heights = [found["y"][_row(found, text)] for text in seen]
+        assert heights[1:] == sorted(heights[1:])  # the first is where one begins
+        assert len(seen) > 3
+        assert heights[-1] > 0.8 * found["y"][top]
+        page.keyboard.press("Enter")
+        chosen = page.locator('#table tr[aria-selected="true"]')
+        assert found["ids"][_row(found, seen[-1])] in chosen.inner_text()
+        plane.focus()
+        page.wait_for_timeout(100)
+        page.keyboard.press("ArrowDown")
+        assert tip.is_visible()
+        page.screenshot(path=PICTURES / "map-keys.png")
+        page.keyboard.press("Escape")
+        assert tip.is_hidden()
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("Tab")
+        assert tip.is_hidden()
+
+
+def _row(found, told):
+    return next(row for row, name in enumerate(found["ids"]) if name in told)
+
+
 def test_legend_hides_clusters_and_a_box_looks_closer(opened, insight):
     row = max(range(1000), key=lambda i: insight["documents"]["y"][i])
     with opened(insight) as page:

@@ -191,12 +191,42 @@ function makeMap(choose) {
       hideTip();
       return drawMarks();
     }
-    const found = nearest(x, y);
-    if (found !== pointed) { pointed = found; drawMarks(); }
-    if (found < 0) return hideTip();
-    const title = titleOf(found), id = docs.ids[found];
-    showTip(event, title, id === title ? "" : id, `cluster: ${clusters[docs.of[found]].name}`);
+    pointAt(nearest(x, y), event);
   });
+
+  function pointAt(row, spot) {
+    if (row !== pointed) { pointed = row; drawMarks(); }
+    if (row < 0) return hideTip();
+    const title = titleOf(row), id = docs.ids[row];
+    showTip(spot, title, id === title ? "" : id, `cluster: ${clusters[docs.of[row]].name}`);
+  }
+
+  // by arrow keys: the nearest point that lies more that way than aside; at first the middle one
+  const ways = {ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1]};
+  function next([right, down]) {
+    const start = pointed >= 0 ? pointed : chosen >= 0 && docs.x[chosen] !== null ? chosen : -1;
+    const [fromX, fromY] = start < 0 ? [plane.width / 2, plane.height / 2] : [plane.x(start), plane.y(start)];
+    let found = start, least = Infinity;
+    for (const row of [...cells.values()].flat()) {
+      const x = plane.x(row) - fromX, y = plane.y(row) - fromY;
+      const along = x * right + y * down, aside = Math.abs(x * down) + Math.abs(y * right);
+      const far = Math.abs(along) + 2 * aside;
+      if ((start < 0 || along > aside) && far < least) { least = far; found = row; }
+    }
+    return found;
+  }
+  canvas.addEventListener("keydown", (event) => {
+    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    if (ways[event.key]) {
+      event.preventDefault();
+      const row = next(ways[event.key]);
+      if (row < 0) return;
+      const frame = canvas.getBoundingClientRect(), scale = frame.width / plane.width || 1;
+      pointAt(row, {clientX: frame.left + scale * plane.x(row), clientY: frame.top + scale * plane.y(row)});
+    } else if (event.key === "Enter" && pointed >= 0) choose(pointed);
+    else if (event.key === "Escape") pointAt(-1);
+  });
+  canvas.addEventListener("blur", () => pointAt(-1));
   canvas.addEventListener("pointerup", () => {
     const drawn = box;
     box = null;
@@ -215,7 +245,7 @@ function makeMap(choose) {
     if (found >= 0) choose(found);
   });
   canvas.addEventListener("pointercancel", () => { box = null; drawMarks(); });
-  canvas.addEventListener("pointerleave", () => { pointed = -1; hideTip(); drawMarks(); });
+  canvas.addEventListener("pointerleave", () => { pointAt(-1); });
   whole.addEventListener("click", () => show(everything));
 
   const buttons = clusters.map((one, cluster) => {
