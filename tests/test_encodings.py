@@ -137,4 +137,5 @@ def test_commas_win_where_both_would_do(tmp_path):
 
 def test_missing_column_is_named_whatever_parts_the_cells(tmp_path):
     (tmp_path / "x.csv").write_text("texte;b\ntea;1\n")
-    assert "'text'" in refused(lambda: read_corpus(tmp_path / "x.csv"))
+    sentence = refused(lambda: read_corpus(tmp_path / "x.csv"))
+    assert "its columns are 'texte', 'b': name one of them (closest match: 'texte')" in sentence

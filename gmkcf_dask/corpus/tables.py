@@ -182,15 +182,19 @@ def _csv_records(lines: TextIO, separators: str, wanted: Wanted) -> Iterator[Rec
 def _separator(header: str, separators: str, text_column: str) -> str:
     """What parts the cells: the first by which the header has the column with the text.
 
-    Programs write ; where a comma is part of numbers, and call the table CSV all the same.
+    Programs write ; where a comma is part of numbers, and call the table CSV all the same. Where
+    none gives the column, the one with most cells, so that their names can be told.
     """
-    for separator in separators:
-        try:
-            if text_column in next(csv.reader([header], delimiter=separator), []):
-                return separator
-        except csv.Error:  # said when the table is read
-            continue
-    return separators[0]
+    cells = {separator: _cells(header, separator) for separator in separators}
+    with_text = (separator for separator in separators if text_column in cells[separator])
+    return next(with_text, max(separators, key=lambda separator: len(cells[separator])))
+
+
+def _cells(line: str, separator: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=separator), [])
+    except csv.Error:  # said when the table is read
+        return []
 
 
 def _next(rows: Any) -> list[str] | None:
