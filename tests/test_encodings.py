@@ -35,7 +35,7 @@ def test_folder_in_another_encoding(tmp_path, encoding):
     assert terms(tmp_path, encoding=encoding) == EXPECTED
 
 
-@pytest.mark.parametrize("encoding", ["cp1252", "utf-16-le", "utf-16"])
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16-le", "utf-16-be", "gb18030"])
 @pytest.mark.parametrize("ending", [".csv", ".csv.gz", ".jsonl"])
 def test_table_in_another_encoding(tmp_path, encoding, ending):
     lines = [f'{{"text": "{t}"}}' for t in WORDS] if ending == ".jsonl" else ["text", *WORDS]
@@ -67,18 +67,50 @@ def test_what_the_named_encoding_lacks_is_told(tmp_path, ending):
     assert ("1 of 1 files are not cp1252" in said[0]) == (ending == ".txt")
 
 
-@pytest.mark.parametrize("name", ["nonsense", "hex", "idna", "utf\0", 8, ""])
+@pytest.mark.parametrize(
+    "name", ["nonsense", "hex", "idna", "punycode", "utf-7", "unicode_escape", "utf\0", 8, "", None]
+)
 def test_encoding_that_is_none(name):
-    assert "must be one that Python knows" in refused(lambda: TextOptions(encoding=name))
+    assert "must be a table of characters" in refused(lambda: TextOptions(encoding=name))
 
 
-@given(st.binary(max_size=80), st.sampled_from(["cp1252", "utf-16", "utf-7", "gb18030", "utf-8"]))
+@pytest.mark.parametrize("name", ["utf-16", "UTF32"])
+def test_encoding_without_an_order_of_bytes(name):
+    assert "-le' or 'utf-" in refused(lambda: TextOptions(encoding=name))
+
+
+def test_encoding_has_the_name_that_python_gives_it():
+    for name in ("\x1b]cp1252", "CP1252", "windows-1252"):
+        assert TextOptions(encoding=name).encoding == "cp1252"
+
+
+def test_what_was_read_before_there_were_encodings_is_the_same():
+    # stores keep a digest of it
+    assert "encoding" not in TextOptions().to_json()
+    assert TextOptions.from_json(TextOptions().to_json()) == TextOptions()
+    assert TextOptions.from_json({"encoding": "cp1252"}).to_json()["encoding"] == "cp1252"
+
+
+def test_names_with_different_lost_bytes_stay_different(tmp_path):
+    table = "id,text,label,title\né,tea milk,Köln,grün\nè,tea sugar,Käln,graün\n"
+    (tmp_path / "x.csv").write_bytes(table.encode("latin-1"))
+    corpus, said = told(lambda: read_corpus(tmp_path / "x.csv"))
+    for names in (corpus.ids, corpus.labels, corpus.titles):
+        assert len(set(names)) == 2
+    assert len(said) == 1
+    assert "2 of 2 documents hold bytes that are no characters" in said[0]
+
+
+@given(
+    st.binary(max_size=80),
+    st.sampled_from(["cp1252", "utf-16-be", "hz", "gb18030", "utf-8", "auto"]),
+)
 def test_any_bytes_are_text_or_binary(tmp_path_factory, content, encoding):
     text, state = decoded(content, encoding)
     assert state in ("whole", "mended", "binary")
     text.encode("utf-8", "surrogatepass")
     path = tmp_path_factory.mktemp("any") / "x.jsonl"
-    line = '{"text": "tea"}\n'.encode("utf-16" if encoding == "utf-16" else "ascii")
+    line = '{"text": "tea"}\n'.encode("ascii" if encoding == "auto" else encoding)
     path.write_bytes(line + content.replace(b"\n", b""))
     with suppress(InputError):  # a line that is no JSON
         told(lambda: read_corpus(path, text=TextOptions(encoding=encoding)))
@@ -89,10 +121,11 @@ def test_new_documents_may_have_another_encoding(tmp_path):
     old = read_corpus(tmp_path / "a.csv", text=TextOptions(encoding="cp1252"))
     reading = TextReading.from_json(old.reading.to_json())
     assert reading.options.encoding == "cp1252"
-    for encoding, asked in (("cp1252", None), ("utf-8", "utf-8")):
+    for encoding, asked in (("cp1252", None), ("utf-8", "utf-8"), ("utf-8", "auto")):
         (tmp_path / "b.csv").write_bytes("text\ngrün".encode(encoding))
         new = read_like(tmp_path / "b.csv", reading, old.terms, encoding=asked)
         assert new.X.nnz == 1
+    refused(lambda: read_like(tmp_path / "b.csv", reading, old.terms, encoding=""))
 
 
 def done(*arguments):
@@ -139,3 +172,25 @@ def test_missing_column_is_named_whatever_parts_the_cells(tmp_path):
     (tmp_path / "x.csv").write_text("texte;b\ntea;1\n")
     sentence = refused(lambda: read_corpus(tmp_path / "x.csv"))
     assert "its columns are 'texte', 'b': name one of them (closest match: 'texte')" in sentence
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        '"a\nb";text\nx;tea milk\n',  # a header of two lines
+        'a;b;c,"x\ny",text\n1,2,tea milk\n',
+    ],
+)
+def test_header_of_several_lines(tmp_path, table):
+    (tmp_path / "x.csv").write_text(table)
+    assert set(read_corpus(tmp_path / "x.csv").terms) == {"tea", "milk"}
+
+
+def test_a_guess_is_no_reason_to_count_cells(tmp_path):
+    (tmp_path / "x.csv").write_text("id,notes; remarks; other\n1,hello\n")
+    assert "has no column 'text'" in refused(lambda: read_corpus(tmp_path / "x.csv"))
+
+
+def test_header_whose_quote_is_left_open_is_told(tmp_path):
+    (tmp_path / "x.csv").write_text('"text,id\n' + "tea,1\n" * 200)
+    refused(lambda: read_corpus(tmp_path / "x.csv"))

@@ -293,6 +293,38 @@ def test_map_is_walked_by_keys(opened, insight):
         assert tip.is_hidden()
 
 
+def test_map_shows_its_focus_and_scrolls_with_the_walk(opened, insight):
+    with opened(insight, height=360, reduced_motion="reduce") as page:
+        plane, tip = page.locator("#map-points"), page.locator("#tip")
+        plane.scroll_into_view_if_needed()
+        page.wait_for_timeout(100)
+        before = plane.screenshot()
+        page.locator("#map-legend button").first.focus()
+        page.keyboard.press("Shift+Tab")
+        assert page.evaluate("document.activeElement.id") == "map-points"
+        assert plane.screenshot() != before
+        page.wait_for_timeout(100)
+        for _ in range(12):
+            page.keyboard.press("ArrowDown")
+            expect(tip).to_be_in_viewport(ratio=1)
+        page.screenshot(path=PICTURES / "map-focus.png")
+
+
+def test_keys_do_not_lead_to_what_is_hidden(opened, insight):
+    with opened(insight, reduced_motion="reduce") as page:
+        plane = page.locator("#map-points")
+        plane.focus()
+        page.wait_for_timeout(100)
+        page.keyboard.press("ArrowUp")
+        page.keyboard.press("Enter")
+        for entry in page.locator("#map-legend button").all():
+            entry.click()
+        plane.focus()
+        page.wait_for_timeout(100)
+        page.keyboard.press("ArrowLeft")
+        assert page.locator("#tip").is_hidden()
+
+
 def _row(found, told):
     return next(row for row, name in enumerate(found["ids"]) if name in told)
 

@@ -20,7 +20,7 @@ from gmkcf_dask.cli.watching import showing_notes, tell, watch_options, watching
 @click.option("--overwrite", is_flag=True, help="Replace the file that is there.")
 @click.option("--text-column", help="Tables: the column with the text.  [default: as for RUN]")
 @click.option("--id-column", help="Tables: sample ids.  [default: as for RUN]")
-@click.option("--encoding", help="Of text files, such as cp1252.  [default: as for RUN]")
+@click.option("--encoding", help="Of text files, such as cp1252, or auto.  [default: as for RUN]")
 @cluster_options
 @watch_options
 def predict(run_folder: Path, new: str, out: Path, overwrite: bool, **options: Any) -> None:

@@ -36,7 +36,9 @@ text_options = options_in_a_row(
     click.option("--label-column", help="Tables: known topics.  [default: label, if there]"),
     click.option("--title-column", help="Tables: titles.  [default: title, if there]"),
     click.option(
-        "--encoding", help="Of text files, such as cp1252.  [default: UTF-8, or as they say]"
+        "--encoding",
+        default="auto",
+        help="Of text files, such as cp1252; auto is UTF-8, or what they say of themselves.",
     ),
     click.option(
         "--stop-words", type=click.Choice(["english"]), help="Words to leave out.  [default: none]"

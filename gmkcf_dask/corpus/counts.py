@@ -39,7 +39,7 @@ class Facts:
     digest : bytes
         Of the text with white space folded; empty where there is no text.
     mended : bool
-        Whether it held what is no character.
+        Whether it, or a name that it goes by, held what is no character.
     title : str or None
         Of an HTML page.
     """
@@ -79,9 +79,15 @@ def count_batch(options: TextOptions, documents: Sequence[Document]) -> Counted:
         text, title = page_text(document.text) if document.page else (document.text, None)
         whole = whole_characters(text)
         texts.append(whole)
-        facts.append(_facts(whole, title, mended=whole != text))
+        facts.append(_facts(whole, title, mended=whole != text or _is_mended(document)))
     count = _hashed if options.features == "hashing" else _counted
     return Counted(tuple(facts), *count(options, texts))
+
+
+def _is_mended(document: Document) -> bool:
+    """Whether a name of a document holds what is no character, and will be spelled out."""
+    names = (document.id, document.label, document.title)
+    return any(isinstance(name, str) and whole_characters(name) != name for name in names)
 
 
 def _facts(text: str, title: str | None, *, mended: bool) -> Facts:

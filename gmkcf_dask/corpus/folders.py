@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gmkcf_dask.corpus.counts import Document
 from gmkcf_dask.corpus.limits import MOST_CHARACTERS, most_text, refuse_bytes, refuse_shape
-from gmkcf_dask.corpus.markup import decoded
+from gmkcf_dask.corpus.markup import AUTO, decoded
 from gmkcf_dask.corpus.passes import BATCH_CHARACTERS, Meter
 from gmkcf_dask.corpus.tables import Wanted, table_documents
 from gmkcf_dask.corpus.text import Notes
@@ -139,9 +139,7 @@ def _fixed_part(pattern: str) -> Path:
     return Path(*parts) if parts else Path()
 
 
-def _file_documents(
-    files: Mapping[str, Path], encoding: str | None, meter: Meter
-) -> Iterator[Document]:
+def _file_documents(files: Mapping[str, Path], encoding: str, meter: Meter) -> Iterator[Document]:
     notes, why = Notes(), ""
     topics = all("/" in name for name in files)
     texts = 0
@@ -166,7 +164,7 @@ def _file_documents(
         yield Document(text, name, folder if topics else None, short, page)
     if not texts:
         raise _nothing_left(files, notes, why)
-    words = {"most": f"{MOST_CHARACTERS:,}", "encoding": encoding or "UTF-8"}
+    words = {"most": f"{MOST_CHARACTERS:,}", "encoding": "UTF-8" if encoding == AUTO else encoding}
     notes.tell(_SENTENCES, len(files), **words)
 
 

@@ -19,6 +19,8 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+AUTO = "auto"
+"""For an encoding: what a file says of itself, else UTF-8."""
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
 _DECLARED = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?([a-zA-Z0-9_-]{3,20})", re.IGNORECASE)
 # encodings a page may declare: all of them plain tables, none that unpacks or computes
@@ -35,15 +37,13 @@ _INLINE = frozenset(
 )
 
 
-def encoding_of(beginning: bytes, named: str | None = None) -> str:
+def encoding_of(beginning: bytes, named: str = AUTO) -> str:
     """The encoding that the first four bytes of a file tell; else the named one, or UTF-8."""
     marked = (name for mark, name in _MARKS.items() if beginning.startswith(mark))
-    return next(marked, named or "utf-8-sig")
+    return next(marked, "utf-8-sig" if named == AUTO else named)
 
 
-def decoded(
-    content: bytes, named: str | None = None, *, page: bool = False
-) -> tuple[str, Encoding]:
+def decoded(content: bytes, named: str = AUTO, *, page: bool = False) -> tuple[str, Encoding]:
     """The text of a file, and whether all of it could be read.
 
     UTF-8, UTF-16 or UTF-32 where it says so in its first bytes; else the named encoding, or UTF-8
@@ -59,7 +59,7 @@ def decoded(
     encoding = encoding_of(content[:4], named)
     if b"\0" in content and b"\0" not in "a".encode(encoding):
         return "", "binary"
-    for name in (encoding, *(_declared(content) if page and named is None else ())):
+    for name in (encoding, *(_declared(content) if page and named == AUTO else ())):
         try:
             return content.decode(name), "whole"
         except (UnicodeDecodeError, LookupError):
@@ -77,8 +77,12 @@ def _declared(content: bytes) -> tuple[str, ...]:
 
 
 def _lost(error: UnicodeError) -> tuple[str, int]:
-    """Half a character, which no text has, for bytes that are none: `whole_characters` finds it."""
-    return "\udcff", cast(UnicodeDecodeError, error).end
+    """Halves of characters, which no text has, for bytes that are none.
+
+    `whole_characters` finds them, and names with different bytes stay different.
+    """
+    found = cast(UnicodeDecodeError, error)
+    return "".join(chr(0xDC00 + b) for b in found.object[found.start : found.end]), found.end
 
 
 LOST = "gmkcf-lost"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from numbers import Integral, Real
@@ -11,6 +12,7 @@ import numpy as np
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer
 
 from gmkcf_dask.corpus.limits import MOST_FEATURES
+from gmkcf_dask.corpus.markup import AUTO
 from gmkcf_dask.errors import InputError
 
 # Two or more letters or digits of any script, so no language is favoured.
@@ -19,6 +21,9 @@ _WORD = r"(?u)\b\w\w+\b"
 _DOCUMENTS_FOR_PRUNING = 50
 _LONGEST_NGRAM = 10
 _PRUNING = ("min_df", "max_df", "max_features")
+_BOTH_ORDERS = ("utf-16", "utf-32")
+# not tables of characters: what they make of a file is unbounded until the end of it is seen
+_COMPUTED = ("idna", "punycode", "raw-unicode-escape", "unicode-escape", "utf-7")
 
 Analyzer = Callable[[str], Iterable[str]]
 
@@ -62,8 +67,8 @@ class TextOptions:
         pruning) and without a vocabulary, so clusters cannot be described by their terms.
     n_hash_features : int
         Columns of "hashing".
-    encoding : str or None
-        Encoding of files, such as "cp1252", as Python names it. None is UTF-8, and what an HTML
+    encoding : str
+        Encoding of files, such as "cp1252", as Python names it. "auto" is UTF-8, and what an HTML
         page declares of itself; marks of UTF-8, UTF-16 and UTF-32 at the beginning of a file are
         believed before either.
     """
@@ -82,7 +87,7 @@ class TextOptions:
     ngrams: int | tuple[int, int] | None = None
     features: Literal["tfidf", "hashing"] = "tfidf"
     n_hash_features: int = 2**18
-    encoding: str | None = None
+    encoding: str = AUTO
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -103,7 +108,7 @@ class TextOptions:
         if isinstance(self.ngrams, list | tuple):  # a list, as JSON has it
             object.__setattr__(self, "ngrams", tuple(map(_plain, self.ngrams)))
         _check_ngrams(self.ngrams)
-        _check_encoding(self.encoding)
+        object.__setattr__(self, "encoding", _checked_encoding(self.encoding))
         self._refuse_unused()
 
     def _refuse_unused(self) -> None:
@@ -156,8 +161,9 @@ class TextOptions:
         return {**how, "analyzer": "word", "token_pattern": _WORD, "stop_words": words}
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        return asdict(self)
+        """As plain values; what stores did not always know is left out where it says nothing."""
+        found = asdict(self)
+        return {name: found[name] for name in found if (name, found[name]) != ("encoding", AUTO)}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> TextOptions:
@@ -205,14 +211,26 @@ def _check_ngrams(ngrams: Any) -> None:
         )
 
 
-def _check_encoding(encoding: Any) -> None:
+def _checked_encoding(encoding: Any) -> str:
+    """The name that Python has for an encoding of texts."""
+    if encoding == AUTO:
+        return AUTO
     try:
-        _ = None if encoding is None else b"\xff".decode(encoding, "replace")
-    except (LookupError, TypeError, ValueError) as error:
+        name = codecs.lookup(encoding).name
+        b"a".decode(name, "replace")  # some are no encodings of texts
+    except (LookupError, TypeError, ValueError):
+        name = ""
+    if name in _BOTH_ORDERS:
         raise InputError(
-            f"encoding is {encoding!r} but must be one that Python knows, such as 'cp1252', "
-            "'iso-8859-15' or 'gb18030', or None."
-        ) from error
+            f"encoding is {encoding!r}, which says nothing about the order of bytes: take "
+            f"'{name}-le' or '{name}-be', or 'auto' where files begin with a mark."
+        )
+    if not name or name in _COMPUTED:
+        raise InputError(
+            f"encoding is {encoding!r} but must be a table of characters that Python knows, such "
+            "as 'cp1252', 'iso-8859-15' or 'gb18030', or 'auto'."
+        )
+    return name
 
 
 def _is_whole(value: object) -> bool:

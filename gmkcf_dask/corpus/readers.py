@@ -150,7 +150,7 @@ def read_like(
         Columns of these documents, which have to be there; when not given, those of the earlier
         corpus.
     encoding : str, optional
-        Of these files; when not given, that of the earlier corpus.
+        Of these files, or "auto"; when not given, that of the earlier corpus.
     runner, listen
         As for `read_corpus`.
 
@@ -165,7 +165,7 @@ def read_like(
         reading.options,
         text_column=text_column or reading.options.text_column,
         id_column=id_column or reading.options.id_column,
-        encoding=encoding or reading.options.encoding,
+        encoding=reading.options.encoding if encoding is None else encoding,
     )
     return _read(
         path,

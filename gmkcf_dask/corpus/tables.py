@@ -28,6 +28,7 @@ Record = tuple[str, Mapping[str, Any]]
 
 _PARQUET_ROWS = 256
 _SEPARATORS = ",;\t|"
+_HEADER_LINES = 64
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def _records(path: Path, wanted: Wanted, meter: Meter) -> Iterator[Record]:
 
 
 @contextmanager
-def opened(file: IO[bytes], path: Path, named: str | None = None) -> Iterator[TextIO]:
+def opened(file: IO[bytes], path: Path, named: str) -> Iterator[TextIO]:
     """The text of a file, unpacked on the way; bytes that are none come as halves of characters.
 
     Its first bytes tell its encoding, or else it has the named one, or UTF-8.
@@ -163,36 +164,49 @@ def _json_records(lines: TextIO) -> Iterator[Record]:
 
 def _csv_records(lines: TextIO, separators: str, wanted: Wanted) -> Iterator[Record]:
     bounded = bounded_lines(lines)
-    first = next(bounded, "")
-    separator = _separator(first, separators, wanted.options.text_column)
+    header = _header(bounded)
+    separator = _separator(header, separators, wanted.options.text_column)
     # strict: a quote left open would otherwise swallow the rest of the file
-    rows = csv.reader(itertools.chain([first], bounded), delimiter=separator, strict=True)
-    header = _next(rows) or []
-    wanted.used(header)
+    rows = csv.reader(itertools.chain(header, bounded), delimiter=separator, strict=True)
+    names = _next(rows) or []
+    wanted.used(names)
     while (cells := _next(rows)) is not None:
-        if cells and len(cells) != len(header):
+        if cells and len(cells) != len(names):
             raise InputError(
-                f"line {rows.line_num} has {len(cells)} cells but the header names {len(header)} "
+                f"line {rows.line_num} has {len(cells)} cells but the header names {len(names)} "
                 "columns: mend or quote it."
             )
         if cells:
-            yield f"line {rows.line_num}", dict(zip(header, cells, strict=True))
+            yield f"line {rows.line_num}", dict(zip(names, cells, strict=True))
 
 
-def _separator(header: str, separators: str, text_column: str) -> str:
+def _header(lines: Iterator[str]) -> list[str]:
+    """The first line, and those after it that its open quotes reach."""
+    header: list[str] = []
+    quotes = 0
+    for line in itertools.islice(lines, _HEADER_LINES):
+        header.append(line)
+        quotes += line.count('"')
+        if quotes % 2 == 0:
+            break
+    return header
+
+
+def _separator(header: Sequence[str], separators: str, text_column: str) -> str:
     """What parts the cells: the first by which the header has the column with the text.
 
     Programs write ; where a comma is part of numbers, and call the table CSV all the same. Where
-    none gives the column, the one with most cells, so that their names can be told.
+    none gives the column, the first that parts the header at all: the cells are told then.
     """
     cells = {separator: _cells(header, separator) for separator in separators}
-    with_text = (separator for separator in separators if text_column in cells[separator])
-    return next(with_text, max(separators, key=lambda separator: len(cells[separator])))
+    with_text = [separator for separator in separators if text_column in cells[separator]]
+    parting = [separator for separator in separators if len(cells[separator]) > 1]
+    return (with_text or parting or [separators[0]])[0]
 
 
-def _cells(line: str, separator: str) -> list[str]:
+def _cells(header: Sequence[str], separator: str) -> list[str]:
     try:
-        return next(csv.reader([line], delimiter=separator), [])
+        return _next(csv.reader(header, delimiter=separator, strict=True)) or []
     except csv.Error:  # said when the table is read
         return []
 

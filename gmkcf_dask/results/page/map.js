@@ -204,7 +204,9 @@ function makeMap(choose) {
   // by arrow keys: the nearest point that lies more that way than aside; at first the middle one
   const ways = {ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1]};
   function next([right, down]) {
-    const start = pointed >= 0 ? pointed : chosen >= 0 && docs.x[chosen] !== null ? chosen : -1;
+    const seen = (row) => row >= 0 && docs.x[row] !== null && !hidden.has(docs.of[row])
+      && inside(plane.x(row), plane.y(row));
+    const start = [pointed, chosen].find(seen) ?? -1;
     const [fromX, fromY] = start < 0 ? [plane.width / 2, plane.height / 2] : [plane.x(start), plane.y(start)];
     let found = start, least = Infinity;
     for (const row of [...cells.values()].flat()) {
@@ -215,14 +217,22 @@ function makeMap(choose) {
     }
     return found;
   }
+  function spotOf(row) {
+    const frame = canvas.getBoundingClientRect(), scale = frame.width / plane.width || 1;
+    return {clientX: frame.left + scale * plane.x(row), clientY: frame.top + scale * plane.y(row)};
+  }
+  function walkTo(row) {
+    const spot = spotOf(row);
+    if (spot.clientY >= 20 && spot.clientY <= innerHeight - 20) return pointAt(row, spot);
+    scrollBy({top: spot.clientY - innerHeight / 2, behavior: "instant"});
+    requestAnimationFrame(() => pointAt(row, spotOf(row))); // scrolling hides what was told before
+  }
   canvas.addEventListener("keydown", (event) => {
     if (event.altKey || event.ctrlKey || event.metaKey) return;
     if (ways[event.key]) {
       event.preventDefault();
       const row = next(ways[event.key]);
-      if (row < 0) return;
-      const frame = canvas.getBoundingClientRect(), scale = frame.width / plane.width || 1;
-      pointAt(row, {clientX: frame.left + scale * plane.x(row), clientY: frame.top + scale * plane.y(row)});
+      if (row >= 0) walkTo(row);
     } else if (event.key === "Enter" && pointed >= 0) choose(pointed);
     else if (event.key === "Escape") pointAt(-1);
   });
