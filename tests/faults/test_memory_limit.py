@@ -69,7 +69,7 @@ def test_a_worker_that_really_takes_too_much(tmp_path):
     }
     where = ("--cluster", "local", "--workers", 1, "--memory", "600MiB", "--stall-timeout", 30)
     process = start(*fit, *where, "--out", out, settings=settings)
-    _, err = process.communicate(timeout=100)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 5, err
     assert "most likely for want of memory: give more memory per worker" in err
     assert "Traceback" not in err
