@@ -12,6 +12,7 @@ import pytest
 import zarr
 from hypothesis import given
 from hypothesis import strategies as st
+from needs import need_package, need_program
 from problems import kernels, tiled
 
 from gmkcf_dask.blas import axpy, cores, on_cores
@@ -135,11 +136,15 @@ def test_strips_make_the_whole_tile(rng, offset):
     [
         ("build", "--n", 300, "--repeats", 1),
         ("overhead", "--n", 300, "--repeats", 1),
+        ("report", "--n", 300, "--repeats", 1),
     ],
     ids=lambda arguments: arguments[0],
 )
 def test_benchmarks_run(tmp_path, arguments):
     """In small they show nothing but that they work; whether bars are held is another matter."""
+    if "report" in arguments:
+        need_program("chromium", "apt install chromium")
+        need_package("playwright", "pip install 'gmkcf-dask[cluster-tests]'")
     ran = subprocess.run(
         [sys.executable, ROOT / "scripts" / "benchmarks", *map(str, arguments)],
         cwd=tmp_path,

@@ -19,6 +19,7 @@ MODULES = {
     "larger-than-memory": "larger_than_memory",
     "solver": "solver",
     "roofline": "roofline",
+    "report": "page",
     "tile-codecs": "tile_codecs",
 }
 
