@@ -50,9 +50,19 @@ def test_marks_of_a_file_are_believed_first(mark):
     assert decoded("größer".encode(mark), "cp1252") == ("größer", "whole")
 
 
-def test_named_encoding_goes_before_what_a_page_declares():
-    page = '<meta charset="koi8-r">schön'.encode("cp1252")
-    assert decoded(page, "cp1252", page=True)[0].endswith("schön")
+def test_files_that_tell_their_encoding_need_none(tmp_path):
+    """Of a folder, where some were saved by one program and some by another."""
+    (tmp_path / "a.txt").write_bytes("schöner Tee".encode("cp1252"))
+    (tmp_path / "b.txt").write_bytes("große Straße".encode())
+    (tmp_path / "c.html").write_bytes('<meta charset="koi8-r"><p>чай'.encode("koi8-r"))
+    (tmp_path / "d.html").write_bytes("<p>grün".encode("cp1252"))
+    found = {"schöner", "tee", "große", "straße", "чай", "grün"}
+    assert terms(tmp_path, encoding="cp1252") == found
+
+
+def test_encodings_that_spell_all_with_ascii(tmp_path):
+    (tmp_path / "a.txt").write_bytes("汉字 汉语".encode("hz"))
+    assert terms(tmp_path, encoding="hz") == {"汉字", "汉语"}
 
 
 @pytest.mark.parametrize("ending", [".txt", ".csv"])
@@ -194,3 +204,43 @@ def test_a_guess_is_no_reason_to_count_cells(tmp_path):
 def test_header_whose_quote_is_left_open_is_told(tmp_path):
     (tmp_path / "x.csv").write_text('"text,id\n' + "tea,1\n" * 200)
     refused(lambda: read_corpus(tmp_path / "x.csv"))
+
+
+@pytest.mark.parametrize("said", ["sep=;", '"sep=;"', "SEP=;"])
+def test_separator_said_before_the_header(tmp_path, said):
+    (tmp_path / "x.csv").write_text(f"{said}\na;text\n1,5;tea, milk\n")
+    assert set(read_corpus(tmp_path / "x.csv").terms) == {"tea", "milk"}
+
+
+@pytest.mark.parametrize("ending", [".csv", ".jsonl"])
+def test_misspelt_columns_are_told_before_any_row(tmp_path, ending):
+    table = {".csv": "text,title\ntea\n", ".jsonl": '{"text": "tea", "title": "T"}\n'}[ending]
+    path = tmp_path / f"x{ending}"
+    path.write_text(table)
+    sentence = refused(lambda: read_corpus(path, text=TextOptions(title_column="titel")))
+    assert "column 'titel'" in sentence
+    if ending == ".csv":
+        assert "the header has no column 'titel'" in sentence
+        assert "closest match: 'title'" in sentence
+
+
+def test_titles_may_be_missing_here_and_there(tmp_path):
+    (tmp_path / "x.jsonl").write_text('{"text": "tea"}\n{"text": "milk", "head": "M"}\n')
+    corpus = read_corpus(tmp_path / "x.jsonl", text=TextOptions(title_column="head"))
+    assert corpus.titles == ("0", "M")
+
+
+# --- runs beside the texts they are of
+
+
+def test_reports_of_runs_are_no_documents(tmp_path):
+    texts = tmp_path / "texts"
+    (texts / "run").mkdir(parents=True)
+    for name in ("a.txt", "b.txt", "report.html"):
+        (texts / name).write_text("green tea")
+    for name in ("report.html", "insight.json", "result.json"):
+        (texts / "run" / name).write_text("{}")
+    corpus, _ = told(lambda: read_corpus(texts))
+    assert corpus.ids == ("a.txt", "b.txt", "report.html")
+    sentence = refused(lambda: read_corpus(texts / "run"))
+    assert "this is the folder of a run, not a corpus" in sentence

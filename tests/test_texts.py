@@ -330,10 +330,10 @@ def test_repeated_empty_and_wordless_documents():
     texts = ["green tea", " green\n tea ", "", "  ", "!", "black tea", "green tea"]
     corpus, said = told(lambda: corpus_from_texts(texts, ids="abcdefg"))
     assert said == [
-        "2 of 7 documents are empty (first: c); they are kept",
+        "2 of 7 documents are empty (first: c); they are kept, but their clusters mean nothing",
         "2 of 7 documents repeat an earlier one (first: b); they are kept",
         "1 of 7 documents have none of the terms that are kept (first: e); they are kept as rows "
-        "of zeros",
+        "of zeros, but their clusters mean nothing",
     ]
     assert corpus.n_samples == 7
 
@@ -372,7 +372,8 @@ def test_halves_of_characters_are_replaced(tmp_path):
     (tmp_path / "x.jsonl").write_text('{"text": "tea \\ud800 milk"}\n{"text": "tea"}\n')
     corpus, said = told(lambda: read_corpus(tmp_path / "x.jsonl", text=TextOptions(tokens="chars")))
     assert said == [
-        "1 of 2 documents hold bytes that are no characters (first: 0); these are replaced"
+        "1 of 2 documents hold bytes that are no characters (first: 0); these are replaced "
+        "(files that are not UTF-8 need --encoding, or encoding in TextOptions)"
     ]
     "".join(corpus.terms).encode()
 
@@ -381,7 +382,9 @@ def test_new_documents_without_a_known_term_are_told(tmp_path):
     corpus = corpus_from_texts(TEXTS)
     (tmp_path / "x.jsonl").write_text('{"text": "green rum"}\n{"text": "rum"}\n')
     new, said = told(lambda: read_like(tmp_path / "x.jsonl", corpus.reading, corpus.terms))
-    assert said == ["1 of 2 documents have no term that the model knows (first: 1)"]
+    assert said == [
+        "1 of 2 documents have no term that the model knows (first: 1); their clusters mean nothing"
+    ]
     assert_array_equal(np.diff(new.X.indptr), [1, 0])
     assert new.terms == corpus.terms
 

@@ -262,8 +262,9 @@ def test_texts_of_which_nothing_is_known_are_told(model):
     for door in (model.predict, model.transform):
         _, said = told(lambda door=door: door(["tulips", "zebra", "", "lion"]))
         assert said == [
-            "1 of 4 documents are empty (first: 2); they are kept",
-            "2 of 4 documents have no term that the model knows (first: 1)",
+            "1 of 4 documents are empty (first: 2); they are kept, but their clusters mean nothing",
+            "2 of 4 documents have no term that the model knows (first: 1); "
+            "their clusters mean nothing",
         ]
     assert told(lambda: model.predict(TEXTS + TEXTS))[1] == []
 

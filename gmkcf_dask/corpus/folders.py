@@ -94,18 +94,27 @@ def kind_of(path: Path) -> str | None:
 
 
 def _in_folder(folder: Path) -> dict[str, Path]:
-    files = [file for file in folder.rglob("*") if file.is_file()]
+    files = [file for file in folder.rglob("*") if file.is_file() and not _is_report(file)]
     texts = {_printable(f.relative_to(folder).as_posix()): f for f in files if kind_of(f) == "text"}
     if texts:
         return {name: texts[name] for name in sorted(texts)}
     if (folder / "manifest.json").exists():
         raise InputError("this is a store of kernels, not a corpus: use gmkcf fit on it.")
+    if (folder / "result.json").exists():
+        store = folder / "store.zarr"
+        hint = f"its kernels are in {store}" if store.exists() else "give what it was made of"
+        raise InputError(f"this is the folder of a run, not a corpus: {hint}.")
     tables = [kind for file in files if (kind := kind_of(file))]
     others = ", ".join(TEXT_ENDINGS[1:])
     hint = f", or '{folder}/*{tables[0]}' for the tables in it" if tables else ""
     raise InputError(
         f"the folder holds no .txt files (nor {others}): give a folder that does{hint}."
     )
+
+
+def _is_report(file: Path) -> bool:
+    """Whether a page is the report of a run that was written into the folder of its texts."""
+    return file.name == "report.html" and (file.parent / "insight.json").exists()
 
 
 def _matching(pattern: str) -> TextFiles | None:

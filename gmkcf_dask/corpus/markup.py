@@ -46,8 +46,9 @@ def encoding_of(beginning: bytes, named: str = AUTO) -> str:
 def decoded(content: bytes, named: str = AUTO, *, page: bool = False) -> tuple[str, Encoding]:
     """The text of a file, and whether all of it could be read.
 
-    UTF-8, UTF-16 or UTF-32 where it says so in its first bytes; else the named encoding, or UTF-8
-    and what an HTML page declares of itself. Whatever cannot be read becomes U+FFFD.
+    UTF-8, UTF-16 or UTF-32 where it says so in its first bytes; else UTF-8 where it is that, what
+    an HTML page declares of itself, and the named encoding: folders hold files of several kinds,
+    and what is no UTF-8 hardly ever looks like it. What cannot be read becomes U+FFFD.
 
     >>> decoded(b"caf\\xe9 au lait")
     ('caf\N{REPLACEMENT CHARACTER} au lait', 'mended')
@@ -57,9 +58,14 @@ def decoded(content: bytes, named: str = AUTO, *, page: bool = False) -> tuple[s
     ('', 'binary')
     """
     encoding = encoding_of(content[:4], named)
-    if b"\0" in content and b"\0" not in "a".encode(encoding):
+    plain = b"\0" not in "a".encode(encoding)
+    if plain and b"\0" in content:
         return "", "binary"
-    for name in (encoding, *(_declared(content) if page and named == AUTO else ())):
+    # of plain ASCII nobody knows: some encodings spell all they have with it
+    unmarked = ["utf-8"] if plain and not content.isascii() else []
+    unmarked += _declared(content) if page else ()
+    marked = encoding_of(content[:4], "") != ""
+    for name in (*(() if marked else unmarked), encoding):
         try:
             return content.decode(name), "whole"
         except (UnicodeDecodeError, LookupError):

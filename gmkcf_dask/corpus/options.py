@@ -68,9 +68,9 @@ class TextOptions:
     n_hash_features : int
         Columns of "hashing".
     encoding : str
-        Encoding of files, such as "cp1252", as Python names it. "auto" is UTF-8, and what an HTML
-        page declares of itself; marks of UTF-8, UTF-16 and UTF-32 at the beginning of a file are
-        believed before either.
+        Encoding of files that do not tell theirs, such as "cp1252", as Python names it; "auto" is
+        UTF-8. Files tell by a mark of UTF-8, UTF-16 or UTF-32 at their beginning; files of a folder
+        also by being UTF-8, and HTML pages by what they declare.
     """
 
     text_column: str = "text"

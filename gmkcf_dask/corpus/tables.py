@@ -9,8 +9,9 @@ import io
 import itertools
 import json
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ Record = tuple[str, Mapping[str, Any]]
 _PARQUET_ROWS = 256
 _SEPARATORS = ",;\t|"
 _HEADER_LINES = 64
+# what spreadsheet programs write before the header, and read again themselves
+_SEPARATOR_SAID = re.compile(r'"?sep=([,;\t|])"?\s*', re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -81,11 +84,14 @@ class _Columns:
 
     wanted: Wanted
     named: dict[str, str] | None = None
+    titled: bool = False
+    """Whether any document has the column for titles that was named: few may, but not none."""
 
     def document(self, record: Record) -> Document:
         """The document of a record; other fields are dropped, they may be many times as large."""
         if self.named is None:
             self.named = _named_columns(record, self.wanted)
+        self.titled = self.titled or self.wanted.options.title_column in record[1]
         text = _text(record, self.wanted.options.text_column)
         names = {
             what: (_if_there if self.wanted.new else _title if what == "title" else _name)(
@@ -116,6 +122,9 @@ def table_documents(files: Mapping[str, Path], wanted: Wanted, meter: Meter) -> 
                 yield document
         except InputError as error:
             raise (InputError(f"{name}: {error}") if len(files) > 1 else error) from error
+    title = wanted.options.title_column
+    if title is not None and columns.named is not None and not (columns.titled or wanted.new):
+        raise InputError(f"no document has a column {title!r}: give the right --title-column.")
 
 
 def _records(path: Path, wanted: Wanted, meter: Meter) -> Iterator[Record]:
@@ -165,12 +174,19 @@ def _json_records(lines: TextIO) -> Iterator[Record]:
 def _csv_records(lines: TextIO, separators: str, wanted: Wanted) -> Iterator[Record]:
     bounded = bounded_lines(lines)
     header = _header(bounded)
+    if header and (said := _SEPARATOR_SAID.fullmatch(header[0])):
+        header, separators = _header(bounded), said[1]
     separator = _separator(header, separators, wanted.options.text_column)
     # strict: a quote left open would otherwise swallow the rest of the file
     rows = csv.reader(itertools.chain(header, bounded), delimiter=separator, strict=True)
     names = _next(rows) or []
     wanted.used(names)
+    checked = False
     while (cells := _next(rows)) is not None:
+        if cells and not checked:
+            _refuse_numbers(dict(zip(names, cells, strict=False)), wanted.options.text_column)
+            _refuse_missing("the header", wanted, names)
+            checked = True
         if cells and len(cells) != len(names):
             raise InputError(
                 f"line {rows.line_num} has {len(cells)} cells but the header names {len(names)} "
@@ -233,9 +249,7 @@ def _parquet_records(path: Path, wanted: Wanted, meter: Meter) -> Iterator[Recor
     try:
         with pq.ParquetFile(path) as table:
             names = [str(name) for name in table.schema_arrow.names]
-            for column in wanted.needed:
-                if column not in names:
-                    raise _no_column("the table", column, names)
+            _refuse_missing("the table", wanted, names)
             used = wanted.used(names)
             refuse_shape((table.metadata.num_rows,))
             for batch in table.iter_batches(_PARQUET_ROWS, columns=used, use_threads=False):
@@ -269,15 +283,19 @@ def _named_columns(first: Record, wanted: Wanted) -> dict[str, str]:
     where, fields = first
     _refuse_numbers(fields, wanted.options.text_column)
     if wanted.new:  # of which each may have others
-        for column in wanted.needed:
-            if column not in fields:
-                raise _no_column(where, column, fields)
+        _refuse_missing(where, wanted, fields)
         return {what: column or what for what, column in wanted.columns.items()}
     return {
         what: column or what
         for what, column in wanted.columns.items()
         if column is not None or what in fields
     }
+
+
+def _refuse_missing(where: str, wanted: Wanted, there: Collection[str]) -> None:
+    for column in wanted.needed:
+        if column not in there:
+            raise _no_column(where, column, there)
 
 
 def _refuse_numbers(fields: Mapping[str, Any], text_column: str) -> None:
@@ -349,5 +367,5 @@ def _no_column(where: str, column: str, there: Iterable[str]) -> InputError:
     listed = ", ".join(map(repr, names)) or "none"
     return InputError(
         f"{where} has no column {column!r}; its columns are {listed}: name one of them{hint}, by "
-        "--text-column and its neighbours or in TextOptions."
+        "--text-column, --id-column, --label-column or --title-column, or in TextOptions."
     )

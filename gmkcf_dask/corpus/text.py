@@ -63,13 +63,15 @@ class Notes:
 
 _SENTENCES = {
     "mended": "{count} of {total} documents hold bytes that are no characters (first: {first}); "
-    "these are replaced",
-    "empty": "{count} of {total} documents are empty (first: {first}); they are kept",
+    "these are replaced (files that are not UTF-8 need --encoding, or encoding in TextOptions)",
+    "empty": "{count} of {total} documents are empty (first: {first}); they are kept, but their "
+    "clusters mean nothing",
     "repeated": "{count} of {total} documents repeat an earlier one (first: {first}); they are "
     "kept",
     "lost": "{count} of {total} documents have none of the terms that are kept (first: {first}); "
-    "they are kept as rows of zeros",
-    "unknown": "{count} of {total} documents have no term that the model knows (first: {first})",
+    "they are kept as rows of zeros, but their clusters mean nothing",
+    "unknown": "{count} of {total} documents have no term that the model knows (first: {first}); "
+    "their clusters mean nothing",
 }
 
 
