@@ -103,6 +103,24 @@ def test_clusters_stand_from_the_largest_to_the_smallest():
     assert sizes == sorted(sizes, reverse=True)
 
 
+def test_cards_have_the_numbers_of_labels_csv():
+    insight = make_insight()
+    insight["clusters"][1]["name"] = "cluster 1"
+    text = page_of(clusters=insight["clusters"]).text
+    for cluster in insight["clusters"]:
+        number = f"cluster {cluster['label']}"
+        said = number if cluster["name"] == number else f"{cluster['name']} {number}"
+        assert f"{said}\n" in text
+    assert "cluster 1 cluster 1" not in text
+
+
+def test_a_number_that_is_none_is_refused():
+    insight = make_insight()
+    insight["clusters"][0]["label"] = "<b>0</b>"
+    with pytest.raises(InputError, match="cannot be right in"):
+        render_report(insight)
+
+
 def test_hostile_words_stay_words():
     insight = hostile_insight()
     html = render_report(insight)

@@ -154,7 +154,7 @@ def test_clicks_on_headers_sort(opened, insight):
             assert page.locator('th[aria-sort="ascending"]').inner_text() == name
         page.get_by_role("button", name="Cluster", exact=True).press("Enter")
         names = sorted(cluster["name"] for cluster in insight["clusters"])
-        assert set(column(page, "cluster")) == {names[0]}
+        assert set(column(page, "cluster bdi")) == {names[0]}
         page.get_by_role("button", name="Id", exact=True).click()
         page.get_by_role("button", name="Id", exact=True).click()
         assert column(page, "id") == found["ids"][::-1][:PAGE_ROWS]
@@ -173,9 +173,10 @@ def test_search_and_filter(opened, insight):
         assert page.locator("#printed").text_content() == ""
         page.fill("#query", "")
         smallest = min(insight["clusters"], key=lambda cluster: cluster["size"])
-        page.select_option("#cluster", label=f"{smallest['name']} ({smallest['size']})")
+        number = smallest["label"]
+        page.select_option("#cluster", label=f"{number} · {smallest['name']} ({smallest['size']})")
         assert hits.inner_text() == f"{smallest['size']} of 1,000 documents"
-        assert set(column(page, "cluster")) == {smallest["name"]}
+        assert set(column(page, "cluster")) == {f"{number}{smallest['name']}"}
         word = smallest["terms"][5]["term"]
         page.fill("#query", word)
         expected = [
@@ -244,13 +245,14 @@ def test_map_tells_and_selects(opened, insight):
     found = insight["documents"]
     # far from all others, so that no neighbour is nearer
     row = max(range(1000), key=lambda i: found["y"][i])
+    cluster = f"cluster {found['labels'][row]}: {_name(insight, row)}"
     with opened(insight) as page:
         plane = page.locator("#map-points")
         plane.scroll_into_view_if_needed()
         spot = page.evaluate(SPOT, row)
         plane.hover(position=spot)
         tip = page.locator("#tip")
-        for text in (found["titles"][row], found["ids"][row], _name(insight, row)):
+        for text in (found["titles"][row], found["ids"][row], cluster):
             assert text in tip.inner_text()
         page.fill("#query", "nothing that would be found")
         plane.click(position=spot)
@@ -369,8 +371,31 @@ def test_cards_lead_to_documents_and_clusters(opened, insight):
         document.click()
         assert title in page.locator('#table tr[aria-selected="true"]').inner_text()
         card.get_by_text("List its documents").click()
-        name = card.locator("h3").inner_text()
-        assert set(column(page, "cluster")) == {name}
+        name = card.locator("h3 bdi").inner_text()
+        assert set(column(page, "cluster bdi")) == {name}
+
+
+def test_clusters_have_the_numbers_of_labels_csv(opened, insight):
+    nameless = max(insight["clusters"], key=lambda cluster: cluster["size"])["label"]
+    names = {cluster["label"]: cluster["name"] for cluster in insight["clusters"]}
+    names[nameless] = f"cluster {nameless}"
+    clusters = [{**one, "name": names[one["label"]]} for one in insight["clusters"]]
+    with opened({**insight, "clusters": clusters}) as page:
+        picture(page, "numbers")
+        options = page.locator("#cluster option").all_inner_texts()[1:]
+        legend = page.locator("#map-legend button").all_inner_texts()
+        for label, name in names.items():
+            heading = page.locator(f"#cluster-{label} h3").inner_text()
+            if label == nameless:  # its number is its name, said once
+                assert heading == name
+                assert any(text.startswith(f"{name} (") for text in options)
+                continue
+            assert heading == f"{name} cluster {label}"
+            assert any(text.startswith(f"{label} · {name} (") for text in options)
+            assert any(text.split("\n")[:2] == [str(label), name] for text in legend)
+        rows = column(page, "cluster")
+        for label, text in zip(insight["documents"]["labels"], rows, strict=False):
+            assert text == (names[label] if label == nameless else f"{label}{names[label]}")
 
 
 def test_heat_maps_tell_their_values(opened, insight):

@@ -263,6 +263,7 @@ def _right_clusters(insight: Insight) -> bool:
     known = {cluster["label"] for cluster in clusters}
     return len(known) == len(clusters) > 0 and all(
         isinstance(one["name"], str)
+        and isinstance(one["label"], int)
         and isinstance(one["size"], int)
         and all(map(_is_number, (one["share"], one["cohesion"])))
         and all(isinstance(i, int) and 0 <= i < n for i in (*one["central"], *one["doubtful"]))

@@ -28,6 +28,10 @@ function draw(parent, tag, attributes, text) {
 const marks = clusters.map((one) => byId(`cluster-${one.label}`).querySelector(".mark"));
 const markOf = (cluster) => marks[cluster].cloneNode(true);
 
+// the number labels.csv has, unless a cluster without words has it for a name
+const numberOf = (one) => one.name === `cluster ${one.label}` ? "" : String(one.label);
+const numberMark = (one) => numberOf(one) ? [make("span", "number", numberOf(one))] : [];
+
 // colours are said in the style sheet, once for light and dark
 const probe = make("span");
 probe.hidden = true;

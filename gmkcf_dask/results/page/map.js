@@ -194,11 +194,12 @@ function makeMap(choose) {
     pointAt(nearest(x, y), event);
   });
 
+  const told = (one) => numberOf(one) ? `cluster ${numberOf(one)}: ${one.name}` : one.name;
   function pointAt(row, spot) {
     if (row !== pointed) { pointed = row; drawMarks(); }
     if (row < 0) return hideTip();
     const title = titleOf(row), id = docs.ids[row];
-    showTip(spot, title, id === title ? "" : id, `cluster: ${clusters[docs.of[row]].name}`);
+    showTip(spot, title, id === title ? "" : id, told(clusters[docs.of[row]]));
   }
 
   // by arrow keys: the nearest point that lies more that way than aside; at first the middle one
@@ -262,7 +263,7 @@ function makeMap(choose) {
     const button = make("button");
     button.type = "button";
     button.setAttribute("aria-pressed", "true");
-    button.append(markOf(cluster), make("bdi", "", one.name), make("span", "count", count(one.size)));
+    button.append(markOf(cluster), ...numberMark(one), make("bdi", "", one.name), make("span", "count", count(one.size)));
     button.addEventListener("click", () => {
       if (!hidden.delete(cluster)) hidden.add(cluster);
       showHidden();

@@ -128,7 +128,7 @@ function makeTable(chosenRow) {
       bar.append(full);
       cell.append(bar, percent(docs.sure[row]));
     } else {
-      if (column.className === "cluster") cell.append(markOf(docs.of[row]));
+      if (column.className === "cluster") cell.append(markOf(docs.of[row]), ...numberMark(clusters[docs.of[row]]));
       cell.append(make("bdi", "", column.key(row)));
     }
     return cell;
@@ -176,7 +176,7 @@ function makeTable(chosenRow) {
     head.append(cell);
   }
   clusters.forEach((one, i) => {
-    const option = make("option", "", `${short(one.name, 60)} (${count(one.size)})`);
+    const option = make("option", "", `${numberOf(one) && `${numberOf(one)} · `}${short(one.name, 60)} (${count(one.size)})`);
     option.value = i;
     choice.append(option);
   });
