@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from gmkcf_dask.methods.kcf import Kcf
 from gmkcf_dask.methods.kkm import Kkm
 from gmkcf_dask.methods.rmkkm import Rmkkm
 from gmkcf_dask.methods.spectral import Sc
+from gmkcf_dask.results import insight as insight_module
 from gmkcf_dask.results import outcome
 from gmkcf_dask.results.document_map import document_map
 from gmkcf_dask.results.insight import About, Samples, explain
@@ -200,8 +202,13 @@ def test_a_summary_a_person_understands(rng, Ks):
     assert insight["summary"].startswith(
         f"60 documents fall into 3 clusters: {largest['name']} ({largest['size']}); "
     )
-    clear = np.mean(np.array(insight["documents"]["sure"]) >= 0.2)
-    assert insight["summary"].endswith(f" {100 * clear:.0f} % lie clearly inside their cluster.")
+    close = [c["label"] for c in insight["clusters"] if c["cohesion"] >= 1.25]
+    others = np.isin(insight["documents"]["labels"], close)
+    clear = np.mean(np.array(insight["documents"]["sure"])[others] >= 0.2)
+    assert insight["summary"].endswith(
+        f" {(~others).sum()} are in clusters hardly more alike than any two: read these as the "
+        f"rest. Of the others {100 * clear:.0f} % lie clearly inside their cluster."
+    )
 
 
 # kernels
@@ -458,6 +465,38 @@ def test_the_summary_counts_samples_in_company(rng):
         " All lie clearly inside their cluster; 1 is alone in theirs."
     )
     assert summary([1, 0], 2).endswith(" Each is alone in its cluster.")
+
+
+def test_the_summary_says_of_the_others_how_clearly_they_belong():
+    def summary(labels, sure, cohesions):
+        labels = np.array(labels)
+        sizes = np.bincount(labels)
+        members = replace(
+            membership(np.eye(len(sizes))[labels], labels, len(sizes)), sure=np.array(sure, float)
+        )
+        clusters = [
+            {"label": c, "name": f"w{c}", "size": int(sizes[c]), "cohesion": cohesions[c]}
+            for c in range(len(sizes))
+        ]
+        return insight_module._summary(clusters, members, "documents").split(". ", 1)[1]
+
+    labels = [0, 0, 0, 0, 1, 1, 2, 2]
+    rest = "4 are in clusters hardly more alike than any two: read these as the rest."
+    sure = [0, 0, 0, 0, 0.9, 0.9, 0.9, 0.1]
+    said = summary(labels, sure, [1.1, 3, 3])
+    assert said == f"{rest} Of the others 75 % lie clearly inside their cluster."
+    said = summary(labels, [0] * 4 + [1] * 4, [1.1, 3, 3])
+    assert said == f"{rest} Of the others all lie clearly inside their cluster."
+    assert summary(labels, sure, [2, 3, 3]) == "38 % lie clearly inside their cluster."
+    said = summary([*labels, 3], [*sure, 0], [1.1, 3, 3, None])
+    assert said == (
+        f"{rest} Of the others 75 % lie clearly inside their cluster; 1 is alone in theirs."
+    )
+    said = summary([0, 0, 0, 0, 1, 2], [1, 1, 1, 1, 0, 0], [1.1, None, None])
+    assert said == f"{rest} Each of the others is alone in its cluster."
+    assert summary(labels, sure, [1.1, 1.2, 1.2]) == f"{rest.replace('4', '8')}"
+    # of two clusters none is a rest
+    assert summary(labels[:6], sure[:6], [1.1, 1.1]) == "33 % lie clearly inside their cluster."
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 20])

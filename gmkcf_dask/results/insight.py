@@ -287,14 +287,28 @@ def _summary(clusters: list[dict[str, Any]], members: Membership, what: str) -> 
     in_company = members.sizes[members.labels] > 1
     if not in_company.any():
         return f"{said} Each is alone in its cluster."
-    clear = float((members.sure[in_company] >= CLEAR).mean())
-    share = "All" if clear == 1.0 else f"{min(100 * clear, 99):.0f} %"
-    rest = sum(c["size"] for c in filled if (c["cohesion"] or LOOSE) < LOOSE)
-    if rest and len(filled) > 2:
-        said += f" {rest:,} are in clusters hardly more alike than any two: read these as the rest."
-    alone = int(n - in_company.sum())
+    loose = [c["label"] for c in filled if (c["cohesion"] or LOOSE) < LOOSE]
+    rest = np.isin(members.labels, loose if len(filled) > 2 else [])
+    if rest.any():
+        said += (
+            f" {rest.sum():,} are in clusters hardly more alike than any two: read these as the "
+            "rest."
+        )
+    if rest.all():
+        return said
+    return f"{said} {_clearness(members, in_company & ~rest, others=bool(rest.any()))}"
+
+
+def _clearness(members: Membership, asked: npt.NDArray[np.bool_], *, others: bool) -> str:
+    """How many of those asked for lie clearly inside, and how many of all are alone."""
+    alone = int((members.sizes[members.labels] == 1).sum())
+    if not asked.any():
+        return "Each of the others is alone in its cluster."
+    clear = float((members.sure[asked] >= CLEAR).mean())
+    share = "all" if clear == 1.0 else f"{min(100 * clear, 99):.0f} %"
+    begin = f"Of the others {share}" if others else share.capitalize()
     end = f"; {alone:,} {'is' if alone == 1 else 'are'} alone in theirs." if alone else "."
-    return f"{said} {share} lie clearly inside their cluster{end}"
+    return f"{begin} lie clearly inside their cluster{end}"
 
 
 def _texts(values: tuple[str, ...] | None) -> list[str] | None:
