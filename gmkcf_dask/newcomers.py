@@ -41,6 +41,15 @@ class FileForm:
     encoding: str | None = None
 
 
+@dataclass(frozen=True)
+class Gathered:
+    """New samples of one cluster: how many, and what it is called where its run tells."""
+
+    label: int
+    size: int
+    name: str = ""
+
+
 def check_out(path: Path, *, overwrite: bool) -> None:
     """Refuse, before any work, a file that is there or cannot be written."""
     if exists(path) and not is_no_folder(path):
@@ -58,8 +67,8 @@ def place_newcomers(
     place: Callable[[int], AbstractContextManager[Resources]],
     listen: Listener = ignore,
     readers: Readers = nullcontext,
-) -> dict[int, int]:
-    """Write id, label and sureness of every new sample; returns the sizes by cluster.
+) -> list[Gathered]:
+    """Write id, label and sureness of every new sample; returns the clusters they came into.
 
     Parameters
     ----------
@@ -87,12 +96,20 @@ def place_newcomers(
         found = predict(model, corpus.X, resources, listen)
     put_atomic(out, as_csv(corpus.ids, found))
     counts = Counter(found.labels.tolist())
-    return {label: counts[label] for label in sorted(counts)}
+    names = _names(model)
+    return [Gathered(label, counts[label], names.get(label, "")) for label in sorted(counts)]
 
 
 def open_model(path: Path) -> Model:
     """The model of a run folder, or one that was saved."""
     return load_model(path) if is_model(path) else model_of_run(path)
+
+
+def _names(model: Model) -> dict[int, str]:
+    """Of clusters that have one; a number again would say nothing."""
+    clusters = model.insight["clusters"] if model.insight is not None else ()
+    names = {cluster["label"]: cluster["name"] for cluster in clusters}
+    return {label: name for label, name in names.items() if name != f"cluster {label}"}
 
 
 def new_rows(

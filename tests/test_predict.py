@@ -1,5 +1,6 @@
 """New samples: their kernels against the oracle, training samples given again, and every door."""
 
+import json
 import subprocess
 import sys
 from functools import cache
@@ -471,6 +472,28 @@ def test_command_gives_training_samples_their_labels(a_run, tmp_path, cluster):
     assert header == ["id", "label", "sure"]
     assert [row[:2] for row in rows] == rows_of(a_run / "run" / "labels.csv")[1:]
     assert all(0 <= float(row[2]) <= 1 for row in rows)
+
+
+def test_command_tells_what_clusters_are_called(tmp_path):
+    texts = ["tea pot cup kettle"] * 3 + ["red rose garden"] * 3
+    lines = [json.dumps({"text": f"{text} {'abc'[i % 3]}x"}) for i, text in enumerate(texts)]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines) + "\n")
+    run, out = tmp_path / "run", tmp_path / "n.csv"
+    done("run", tmp_path / "t.jsonl", "-k", 2, "--kernels", "cosine", "--out", run)
+    insight = json.loads((run / "insight.json").read_text())
+    names = {str(cluster["label"]): cluster["name"] for cluster in insight["clusters"]}
+    predict = ("predict", run, tmp_path / "t.jsonl", "--out", out, "--overwrite")
+    said = done(*predict).splitlines()
+    assert said[-2:] == [f"    {label}        3  {name}" for label, name in names.items()]
+    told = json.loads(done(*predict, "--json").splitlines()[-1])
+    assert told["names"] == names
+    # whoever wrote the words commands no terminal
+    insight["clusters"][0]["name"] = "a\x1b[31mb"
+    insight["clusters"][1]["name"] = "cluster 1"
+    (run / "insight.json").write_text(json.dumps(insight))
+    assert done(*predict).splitlines()[-2:] == ["    0        3  a [31mb", "    1        3"]
+    (run / "insight.json").unlink()
+    assert done(*predict).splitlines()[-2:] == ["    0        3", "    1        3"]
 
 
 def test_command_reads_other_forms_and_saved_models(a_run, tmp_path, new):

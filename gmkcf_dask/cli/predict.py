@@ -10,6 +10,7 @@ import click
 from gmkcf_dask.cli.commands import main
 from gmkcf_dask.cli.options import Location, cluster_options, open_place
 from gmkcf_dask.cli.reading import reading_runner
+from gmkcf_dask.cli.report import printable
 from gmkcf_dask.cli.watching import showing_notes, tell, watch_options, watching
 
 
@@ -43,9 +44,14 @@ def predict(run_folder: Path, new: str, out: Path, overwrite: bool, **options: A
         return reading_runner(new, options)
 
     with showing_notes(), watching("reading", "predict") as listen:
-        sizes = place_newcomers(run_folder, new, out, form, place, listen, readers)
-    total = sum(sizes.values())
-    tell(out=out, n_samples=total, sizes={str(label): size for label, size in sizes.items()})
-    click.echo(f"{out}: {total:,} samples in {len(sizes)} clusters")
-    for label, size in sizes.items():
-        click.echo(f"  {label:>3}  {size:>7,}")
+        found = place_newcomers(run_folder, new, out, form, place, listen, readers)
+    total = sum(one.size for one in found)
+    tell(
+        out=out,
+        n_samples=total,
+        sizes={str(one.label): one.size for one in found},
+        names={str(one.label): one.name for one in found if one.name},
+    )
+    click.echo(f"{out}: {total:,} samples in {len(found)} clusters")
+    for one in found:
+        click.echo(f"  {one.label:>3}  {one.size:>7,}  {printable(one.name)}".rstrip())

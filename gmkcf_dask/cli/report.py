@@ -31,8 +31,8 @@ def cluster_line(cluster: dict[str, Any], width: int) -> str:
     cohesion = cluster.get("cohesion")
     inside = "" if cohesion is None else f"{cohesion:.1f}×"
     line = f"  {cluster['label']:>3}  {cluster['size']:>7,}  {inside:>6}  "
-    central = _printable((cluster.get("central") or [""])[0])
-    words = _printable(", ".join(cluster["terms"]))
+    central = printable((cluster.get("central") or [""])[0])
+    words = printable(", ".join(cluster["terms"]))
     room = max(0, width - len(line) - 1)
     if words and central:
         words = _cut(words, max(room - len(central) - 3, 3 * room // 5)) + " · "
@@ -43,7 +43,7 @@ def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(0, width - 1)] + "…" * (width > 0)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Titles are other people's text, and must not command a terminal."""
     return "".join(c if c.isprintable() else " " for c in text)
 
