@@ -203,6 +203,72 @@ def test_names_do_not_overlap(rng):
     assert (-np.diff(apart) >= 0.05 - 1e-12).all()
     points = pushed_apart(np.full((6, 2), 0.5), [0.1] * 6, 0.05)
     assert len({round(y, 6) for y in points[:, 1]}) == 6
+    points = pushed_apart(rng.random((40, 2)), [0.1] * 40, 0.05)
+    kept = points[np.isfinite(points).all(axis=1)]
+    assert len(kept) > 20
+    for i, one in enumerate(kept):
+        assert 0.05 <= one[0] <= 0.95
+        assert 0.025 <= one[1] <= 0.975
+        assert not [o for o in kept[:i] if abs(o - one)[0] < 0.1 and abs(o - one)[1] < 0.0499]
+    assert not np.isfinite(pushed_apart(np.full((9, 2), 0.5), [0.1] * 9, 0.3)[3:]).any()
+
+
+@pytest.fixture(scope="module")
+def many():
+    """Twenty-one clusters of different sizes, of which most lie nearly at one point."""
+    random = np.random.default_rng(0)
+    sizes = [300, 120, 80, *[12] * 8, *[4] * 10]
+    labels = np.repeat(np.arange(21), sizes)
+    V = 0.02 * random.random((len(labels), 21))
+    V[labels == 1] += np.eye(21)[1]
+    V[labels == 2] += np.eye(21)[2]
+    groups = [size // parts for size, parts in zip(sizes, [3] * 3 + [1] * 18, strict=True)]
+    of = np.repeat(np.arange(21), [3] * 3 + [1] * 18)
+    return labels, V, np.repeat(groups, [3] * 3 + [1] * 18), of
+
+
+class Fitted:
+    def __init__(self, labels, V):
+        self.labels_, self.V_ = labels, V
+
+
+def boxes_of(texts):
+    return [text.get_window_extent() for text in texts]
+
+
+def overlapping(boxes):
+    return [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if a.overlaps(b)]
+
+
+@pytest.mark.parametrize("size", [(6.4, 4.4), (3.2, 2.4), (12, 3)], ids=str)
+def test_names_of_many_clusters_stay_inside_the_axes(many, size, tmp_path):
+    labels, V, _, _ = many
+    for layout in (None, "constrained"):
+        ax = plt.subplots(figsize=size, layout=layout)[1]
+        display = EmbeddingDisplay.from_estimator(Fitted(labels, V), ax=ax)
+        display.figure_.savefig(tmp_path / "map.png")
+        frame = ax.get_window_extent()
+        boxes = boxes_of([text.get_bbox_patch() for text in ax.texts])
+        assert {"0", "1", "2"} <= {text.get_text() for text in ax.texts}
+        assert 3 < len(boxes) < 21
+        assert overlapping(boxes) == []
+        for box in boxes:
+            assert frame.x0 <= box.x0 <= box.x1 <= frame.x1
+            assert frame.y0 <= box.y0 <= box.y1 <= frame.y1
+
+
+@pytest.mark.parametrize("size", [(5.8, 4.8), (3.0, 2.6), (9, 4)], ids=str)
+def test_ticks_of_many_clusters_do_not_overlap(many, size, tmp_path):
+    _, _, groups, of = many
+    means = np.eye(len(of))
+    for layout in (None, "constrained"):
+        ax = plt.subplots(figsize=size, layout=layout)[1]
+        display = FusedKernelDisplay.from_blocks(means, groups, of, ax=ax)
+        display.figure_.savefig(tmp_path / "fused.png")
+        for ticks in (ax.get_xticklabels(), ax.get_yticklabels()):
+            assert {"0", "1", "2"} <= {tick.get_text() for tick in ticks}
+            assert len(ticks) < 21
+            assert overlapping(boxes_of(ticks)) == []
 
 
 INSIGHT = {

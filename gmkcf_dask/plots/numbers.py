@@ -18,6 +18,8 @@ from gmkcf_dask.locations import location
 from gmkcf_dask.results.run import FACTORS, INSIGHT, LABELS, RESULT, read_labels, read_result
 
 Floats = npt.NDArray[np.float64]
+_SHIFTS = (0, -1, 1, -1.5, 1.5, -2, 2, -2.5, 2.5, -3, 3)
+"""In lines, from where a text would stand to where it may."""
 _NEEDED = ("clusters", "documents", "kernels", "runs", "best", "fused")
 
 
@@ -122,18 +124,45 @@ def spread_apart(values: Any, low: float, high: float, gap: float) -> Floats:
 
 
 def pushed_apart(points: Floats, widths: Sequence[float], height: float) -> Floats:
-    """Places for texts of these widths and one height: below each other where they would overlap.
+    """Places inside 0 … 1 for texts of these widths and one height, the most important ones first.
 
-    >>> pushed_apart(np.array([[0.5, 0.5], [0.5, 0.48]]), [0.1, 0.1], 0.05).tolist()
-    [[0.5, 0.5], [0.5, 0.45]]
+    A text stands at its point, or up to three lines below or above where another one is there; NaN
+    is the place of one that finds no room.
+
+    >>> pushed_apart(np.array([[0.5, 0.5], [0.5, 0.48]]), [0.1, 0.1], 0.05).round(3).tolist()
+    [[0.5, 0.5], [0.5, 0.43]]
     """
-    places = np.asarray(points, dtype=float).copy()
-    placed: list[int] = []
-    for i in np.argsort(-places[:, 1], kind="stable").tolist():
-        for j in placed:  # from above to below, so that what is pushed meets what comes after
-            near = abs(places[i, 0] - places[j, 0]) < (widths[i] + widths[j]) / 2
-            if near and abs(places[i, 1] - places[j, 1]) < height:
-                places[i, 1] = places[j, 1] - height
-        placed.append(i)
-        placed.sort(key=lambda j: -places[j, 1])
+    places = np.full((len(points), 2), np.nan)
+    taken: list[int] = []
+
+    def is_free(i: int, x: float, y: float) -> bool:
+        inside = height / 2 <= y <= 1 - height / 2 and np.isfinite(x)
+        return inside and not any(
+            abs(x - places[j, 0]) < (widths[i] + widths[j]) / 2 and abs(y - places[j, 1]) < height
+            for j in taken
+        )
+
+    for i, (x, y) in enumerate(np.asarray(points, dtype=float)):
+        half = min(widths[i] / 2, 0.5)
+        x, y = np.clip(x, half, 1 - half), np.clip(y, height / 2, 1 - height / 2)
+        lines = (y + shift * height for shift in _SHIFTS)
+        free = next((line for line in lines if is_free(i, x, line)), None)
+        if free is not None:
+            places[i] = x, free
+            taken.append(i)
     return places
+
+
+def with_room(
+    middles: Sequence[float], sizes: Sequence[float], lengths: Sequence[float]
+) -> list[int]:
+    """Which labels of these lengths along a line can be written, those of the largest parts first.
+
+    >>> with_room([1.0, 1.5, 4.0], [5, 2, 9], [1.0, 1.0, 1.0])
+    [0, 2]
+    """
+    kept: list[int] = []
+    for i in sorted(range(len(middles)), key=lambda i: (-sizes[i], i)):
+        if all(abs(middles[i] - middles[j]) >= (lengths[i] + lengths[j]) / 2 for j in kept):
+            kept.append(i)
+    return sorted(kept)

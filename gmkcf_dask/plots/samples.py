@@ -25,7 +25,13 @@ from gmkcf_dask.plots.numbers import (
     fused_of,
     principal_plane,
     pushed_apart,
+    with_room,
 )
+
+_LETTER, _LINE = 6.5, 15.0
+"""Width of a bold letter and height of a line of names, in points of type."""
+_ROOM = 0.9
+"""Of what axes have now; a layout may take the rest for their labels."""
 
 
 class FusedKernelDisplay(Display):
@@ -105,11 +111,6 @@ class FusedKernelDisplay(Display):
         for border in borders[1:-1]:
             for line in (ax.axhline, ax.axvline):
                 line(border, color="white", linewidth=1.0)
-        middles = [(a + b) / 2 for a, b in pairwise(borders)]
-        names = [str(self.labels[i]) for i in starts]
-        if len(names) <= MOST_NAMED:
-            ax.set_xticks(middles, names)
-            ax.set_yticks(middles, names)
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
         ax.set_xlabel(f"samples by cluster ({edges[-1]:,})", color=INK)
@@ -120,7 +121,20 @@ class FusedKernelDisplay(Display):
             self.colorbar_.set_label("mean similarity, fused kernel", color=INK)
             self.colorbar_.outline.set_visible(False)
             self.colorbar_.ax.tick_params(length=3, colors=QUIET, labelsize=9, labelcolor=INK)
+        if len(starts) <= MOST_NAMED:
+            self._write_ticks(ax, borders, [str(self.labels[i]) for i in starts])
         return self
+
+    def _write_ticks(self, ax: Any, borders: Sequence[float], names: list[str]) -> None:
+        """The names of clusters along both sides, of small ones where there is room."""
+        middles = [(a + b) / 2 for a, b in pairwise(borders)]
+        sizes = [b - a for a, b in pairwise(borders)]
+        # samples to a point of type; a layout may still make the square smaller
+        scale = float(borders[-1]) / (_ROOM * min(_points(ax)))
+        lengths = [scale * max(_LINE, _LETTER * len(name) + 3) for name in names]
+        kept = with_room(middles, sizes, lengths)
+        for ticks in (ax.set_xticks, ax.set_yticks):
+            ticks([middles[i] for i in kept], [names[i] for i in kept])
 
 
 class EmbeddingDisplay(Display):
@@ -193,7 +207,8 @@ class EmbeddingDisplay(Display):
         ----------
         ax : of Matplotlib, optional
         names : bool, default=True
-            Write what a cluster is called into its middle.
+            Write what a cluster is called into its middle, the largest first; a name that finds
+            no room there is left out.
         **how : of `Axes.scatter`
         """
         ax = self._axes(ax)
@@ -220,16 +235,22 @@ class EmbeddingDisplay(Display):
         return self
 
     def _write_names(self, ax: Any, clusters: Any) -> None:
-        """Into the middle of each cluster, or below where another name is there."""
-        texts = [shortened(self.names.get(cluster, str(cluster)), 28) for cluster in clusters]
+        """Into the middle of each cluster, or near it where the name of a larger one is there."""
         inside = [self.labels == cluster for cluster in clusters]
+        order = sorted(range(len(clusters)), key=lambda i: -int(inside[i].sum()))
+        inside, clusters = [inside[i] for i in order], [clusters[i] for i in order]
+        texts = [shortened(self.names.get(cluster, str(cluster)), 28) for cluster in clusters]
         middles = np.array([[np.median(self.x[i]), np.median(self.y[i])] for i in inside])
         limits = np.array([ax.get_xlim(), ax.get_ylim()], dtype=float)
         ax.set(xlim=limits[0], ylim=limits[1])
         corner, size = limits[:, 0], limits[:, 1] - limits[:, 0]
-        widths = [0.03 + 0.013 * len(name) for name in texts]
-        places = corner + size * pushed_apart((middles - corner) / size, widths, 0.058)
-        for name, place, middle in zip(texts, places, middles, strict=True):
+        across, along = (_ROOM * points for points in _points(ax))
+        widths = [(_LETTER * len(name) + 4) / across for name in texts]
+        places = corner + size * pushed_apart((middles - corner) / size, widths, _LINE / along)
+        # the largest last, so that no line to another name crosses theirs
+        for name, place, middle in reversed(list(zip(texts, places, middles, strict=True))):
+            if not np.isfinite(place).all():
+                continue
             moved = bool(np.abs((place - middle) / size).max() > 0.03)
             ax.annotate(
                 name,
@@ -243,6 +264,12 @@ class EmbeddingDisplay(Display):
                 bbox={"boxstyle": "round,pad=0.2", "fc": "white", "ec": "none", "alpha": 0.82},
                 arrowprops={"arrowstyle": "-", "color": INK, "linewidth": 0.6} if moved else None,
             )
+
+
+def _points(ax: Any) -> tuple[float, float]:
+    """Width and height of axes, in points of type."""
+    box = ax.get_window_extent()
+    return 72 * box.width / ax.figure.dpi, 72 * box.height / ax.figure.dpi
 
 
 def _each_once(labels: Any) -> list[Any]:
