@@ -309,7 +309,10 @@ def write_empty_folder(folder: Path) -> Path:
         (write_mat_without_x, ("X", "data")),
         (write_short_labels, ("5 labels", "30 samples")),
         (write_truncated, "cannot be read"),
-        (write_unknown_kind, ("kind", ".npz", ".csv")),
+        (
+            write_unknown_kind,
+            ("kind", ".npz", ".csv", ".md", ".html", ".gz", "save a spreadsheet as CSV"),
+        ),
         (write_no_ending, "kind"),
         (write_nothing, "does not exist"),
         (write_empty_folder, "no .txt"),

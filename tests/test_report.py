@@ -319,6 +319,12 @@ def test_a_folder_is_no_file_to_write(tmp_path):
     assert f"{folder} is a folder: give a file to write" in done.output
 
 
+def test_a_folder_that_is_not_there_is_said_to_be(tmp_path):
+    done = CliRunner().invoke(main, ["report", str(tmp_path / "nosuch")])
+    assert done.exit_code == 2
+    assert f"{tmp_path / 'nosuch'} does not exist: give the folder of a finished run" in done.output
+
+
 def test_hostile_names_survive_the_file(tmp_path):
     folder = _run_folder(tmp_path, hostile_insight())
     path = write_report(folder, read_insight(folder))

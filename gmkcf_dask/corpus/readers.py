@@ -30,7 +30,7 @@ from sklearn.datasets import load_svmlight_file
 
 from gmkcf_dask.corpus.arrays import npz_names, read_npy, read_npz
 from gmkcf_dask.corpus.counts import Document
-from gmkcf_dask.corpus.folders import TABLE_ENDINGS, text_files
+from gmkcf_dask.corpus.folders import TABLE_ENDINGS, TEXT_ENDINGS, text_files
 from gmkcf_dask.corpus.limits import (
     most_text,
     refuse_bytes,
@@ -225,9 +225,11 @@ def _reader_for(path: Path) -> Reader:
     for ending, read in READERS.items():
         if path.name.lower().endswith(ending):
             return read
-    known = ", ".join((*READERS, *TABLE_ENDINGS))
+    tables, texts, matrices = map(", ".join, (TABLE_ENDINGS, TEXT_ENDINGS, READERS))
     raise InputError(
-        f"{path} is of a kind this program does not read: use {known} or a folder of .txt files."
+        f"{path} is of a kind this program does not read: use a table ({tables}), a text or a "
+        f"folder of texts ({texts}), also packed as .gz, or a matrix ({matrices}); save a "
+        "spreadsheet as CSV."
     )
 
 

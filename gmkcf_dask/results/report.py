@@ -20,7 +20,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from gmkcf_dask.errors import InputError
-from gmkcf_dask.files import get, make_folder, put_atomic
+from gmkcf_dask.files import exists, get, make_folder, put_atomic
 from gmkcf_dask.results.report_data import (
     Insight,
     check_insight,
@@ -87,6 +87,8 @@ def read_insight(folder: Path) -> dict[str, Any]:
     content = get(folder / INSIGHT, MOST_BYTES)
     if content is None:
         refuse_several(folder)
+        if not exists(folder):
+            raise InputError(f"{folder} does not exist: give the folder of a finished run")
         raise InputError(
             f"{folder} has no {INSIGHT}, so there is nothing to report: run gmkcf fit again with "
             "--overwrite, or give the folder of a finished run"
