@@ -219,6 +219,33 @@ def test_one_document_is_one_sentence(tmp_path):
     assert not (tmp_path / "run" / "store.zarr").exists()
 
 
+def test_of_one_file_it_is_said_that_it_is_one_document(tmp_path):
+    (tmp_path / "only.txt").write_text("green tea")
+    (tmp_path / "only.jsonl").write_text('{"text": "green tea"}\n')
+    few, out = "n_samples=1 should be >= n_clusters=3", ("--out", tmp_path / "run")
+    for command, more, wrong in (
+        ("run", ("-k", 3, *out), few),
+        ("plan", ("-k", 3), few),
+        ("suggest-k", ("--ks", "2-4"), "1 samples are too few to choose a k for"),
+    ):
+        words = refused(command, tmp_path / "only.txt", *more, *QUICK)
+        assert f"{wrong}: one file is one document, so give a folder of them, or a table" in words
+    words = refused("run", tmp_path / "only.jsonl", "-k", 3, *out, *QUICK)
+    assert "n_samples=1 should be >= n_clusters=3: ask for fewer clusters" in words
+
+
+def test_stop_words_of_other_languages_are_a_file(tmp_path):
+    folder = folder_of(tmp_path / "texts")
+    found = gmkcf("build", folder, tmp_path / "s.zarr", *QUICK, "--stop-words", "french")
+    assert found.exit_code == 2
+    said = " ".join(found.stderr.split())
+    assert "'french' is not 'english': lists of other languages are given by" in said
+    assert "--stop-words-file (one word per line)" in said
+    assert "--max-df 0.3" in said
+    done("build", folder, tmp_path / "s.zarr", *QUICK, "--stop-words", "english")
+    assert "--stop-words [english]" in done("build", "-h").output
+
+
 def test_shares_of_documents_are_told_from_counts(tmp_path):
     folder = folder_of(tmp_path / "texts")
     found = gmkcf("build", folder, tmp_path / "s.zarr", *QUICK, "--max-df", "often")

@@ -20,7 +20,7 @@ from gmkcf_dask.cli.options import (
     kernel_options,
     open_place,
 )
-from gmkcf_dask.cli.reading import request_of, text_options
+from gmkcf_dask.cli.reading import check_samples, request_of, text_options
 from gmkcf_dask.cli.signals import or_interrupt
 from gmkcf_dask.cli.watching import (
     reading,
@@ -137,7 +137,7 @@ def _suggest(
         with showing_notes():
             request = reading(partial(request_of, given, options), *_STAGES)
         n = request.n_samples
-    choice.check_samples(n)
+    check_samples(choice, n, given)
     if request is not None and store is None:
         with showing_notes(), watching() as listen:
             stack: Any = workflow.dense_kernels(request, listen)

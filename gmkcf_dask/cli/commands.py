@@ -27,7 +27,7 @@ from gmkcf_dask.cli.options import (
     open_place,
     refuse_foreign_store,
 )
-from gmkcf_dask.cli.reading import request_of, text_options
+from gmkcf_dask.cli.reading import check_samples, request_of, text_options
 from gmkcf_dask.cli.report import found_in, report_many, report_one
 from gmkcf_dask.cli.signals import or_interrupt
 from gmkcf_dask.cli.watching import (
@@ -76,7 +76,7 @@ def plan(input_path: str, n_clusters: int, **options: Any) -> None:
 
     with showing_notes():
         request = reading(partial(request_of, input_path, options), "reading")
-    Gmkcf(n_clusters).check_samples(request.n_samples)
+    check_samples(Gmkcf(n_clusters), request.n_samples, input_path)
     with open_place(request.n_samples, options, only_describe=True) as resources:
         here = workflow.free_disk(Path())
         the_plan = workflow.request_plan(request, n_clusters, resources, disk_free=here)
@@ -177,7 +177,7 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
     with showing_notes():
         read = partial(request_of, input_path, options)
         request = watch.time("read", lambda: reading(read, *_STAGES))
-    method.check_samples(request.n_samples)
+    check_samples(method, request.n_samples, input_path)
     kernels = kernels_asked(options["kernel"], method, tuple(spec.name for spec in request.specs))
     for name in kernels if len(kernels) > 1 else ():
         check_run_folder(out / name, overwrite=overwrite, resume=resume, inside=out)

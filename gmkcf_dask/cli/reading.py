@@ -30,6 +30,16 @@ def _documents(ctx: click.Context, param: click.Parameter, value: str | None) ->
         ) from None
 
 
+def _stop_words(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """The one list that is here; of others it is said where they come from."""
+    if value in (None, "english"):
+        return value
+    raise click.BadParameter(
+        f"{value!r} is not 'english': lists of other languages are given by --stop-words-file (one "
+        "word per line), or leave out what is in most documents with --max-df 0.3"
+    )
+
+
 text_options = options_in_a_row(
     click.option("--text-column", default="text", help="Tables: the column with the text."),
     click.option("--id-column", help="Tables: sample ids.  [default: id, if there]"),
@@ -41,7 +51,10 @@ text_options = options_in_a_row(
         help="Of text files, such as cp1252; auto is UTF-8, or what they say of themselves.",
     ),
     click.option(
-        "--stop-words", type=click.Choice(["english"]), help="Words to leave out.  [default: none]"
+        "--stop-words",
+        callback=_stop_words,
+        metavar="[english]",
+        help="Words to leave out.  [default: none]",
     ),
     click.option(
         "--stop-words-file",
@@ -134,6 +147,30 @@ def request_of(input_path: str, options: dict[str, Any], listen: Any) -> Any:
     names = ("normalization", "scaling", "precision", "block", "merge_duplicates")
     how = {name: options[name] for name in names}
     return KernelRequest(corpus, specs, **how)
+
+
+def check_samples(method: Any, n_samples: int, input_path: str) -> None:
+    """As the method does; where a file was given for a whole corpus, that is said instead."""
+    try:
+        method.check_samples(n_samples)
+    except InputError as error:
+        if n_samples > 1 or not _is_one_text(input_path):
+            raise
+        wrong = str(error).partition(":")[0]
+        raise InputError(
+            f"{wrong}: one file is one document, so give a folder of them, or a table (.csv, "
+            ".jsonl) with one document per row"
+        ) from error
+
+
+def _is_one_text(input_path: str) -> bool:
+    from gmkcf_dask.corpus.folders import text_files
+
+    try:
+        found = text_files(input_path)
+    except (OSError, ValueError):  # a store
+        return False
+    return found is not None and not found.tables and len(found.files) == 1
 
 
 @contextmanager
