@@ -24,7 +24,7 @@ from gmkcf_dask.kernels.arrays import StoredFeatures
 from gmkcf_dask.kernels.cross import named_only
 from gmkcf_dask.kernels.specs import FunctionKernel, Precomputed
 from gmkcf_dask.locations import location
-from gmkcf_dask.methods.predict import NoPredictionError, extension_of
+from gmkcf_dask.methods.predict import NoPredictionError, refuse_transductive
 from gmkcf_dask.methods.registry import parameters_of
 from gmkcf_dask.results.model import Model, is_model, load_model, save_model
 from gmkcf_dask.results.past import is_run, model_of_run
@@ -130,7 +130,8 @@ class Predicting(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Lasting):  #
             Rows of V_ for factorizations, of embedding_ for spectral clustering; for the k-means
             methods squared distances to the centres in kernel space.
         """
-        return prediction.transform(self._model, self._rows(X), self._place())
+        rows = self._rows(X)  # refused here before a fit
+        return prediction.transform(self._model, rows, self._place())
 
     def fit_transform(self, X: Any, y: object = None) -> Floats:
         """Fit, and return the rows of the training samples; see `transform`."""
@@ -202,7 +203,7 @@ class Transductive(Lasting):
 
     def _nothing_new(self) -> NoPredictionError:
         try:
-            extension_of(self._model.method, self._model.found)
+            refuse_transductive(self.method_name)  # known before a fit, too
         except NoPredictionError as error:
             return error
         raise AssertionError(self.method_name)

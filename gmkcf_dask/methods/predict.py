@@ -119,6 +119,16 @@ class UnnormalizedExtension(SpectralExtension):
         return unit_rows(products / np.where(np.abs(gap) < least, least, gap))
 
 
+def refuse_transductive(name: str) -> None:
+    """Refuse a method that has no place for new samples, whatever it was fitted on."""
+    if name == "coreg":
+        raise NoPredictionError(
+            "coreg has no place for new samples: its embedding is a compromise between the "
+            "eigenvectors of all kernels, which a single row of them does not have; use sc on the "
+            "mean of the kernels, or gmkcf"
+        )
+
+
 def extension_of(method: Method, found: Clustering) -> tuple[Extension, Known]:
     """How a fitted method places new samples, and what it has to know about the training samples.
 
@@ -128,12 +138,7 @@ def extension_of(method: Method, found: Clustering) -> tuple[Extension, Known]:
         The method has no place for new samples, or the factors of the fit are not there.
     """
     name = method.name
-    if name == "coreg":
-        raise NoPredictionError(
-            "coreg has no place for new samples: its embedding is a compromise between the "
-            "eigenvectors of all kernels, which a single row of them does not have; use sc on the "
-            "mean of the kernels, or gmkcf"
-        )
+    refuse_transductive(name)
     factors = found.factors
     _refuse_missing(name, factors)
     if name in ("gmkcf", "kcf"):
