@@ -246,9 +246,13 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
         training = partial(training_of_store, store, request.specs)
         return stored_kernels(store, plan, resources), partial(store_identity, store), training
 
+    def _asked_kernels(self) -> Any:
+        """Whatever `kernels` or `kernel` is: arrays have no truth value, so it is asked of none."""
+        return getattr(self, "kernels", getattr(self, "kernel", None))
+
     def _own_specs(self) -> tuple[KernelSpec, ...]:
         """Kernels among the parameters; functions and matrices are nowhere else to be had."""
-        asked = getattr(self, "kernels", None) or getattr(self, "kernel", None)
+        asked = self._asked_kernels()
         return () if isinstance(asked, str) else resolve_kernels(asked)
 
     def _own_functions(self) -> tuple[KernelSpec, ...]:
@@ -357,7 +361,7 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        kernels = getattr(self, "kernels", None) or getattr(self, "kernel", None)
+        kernels = self._asked_kernels()
         precomputed = isinstance(kernels, str) and kernels == "precomputed"
         tags.input_tags.sparse = not precomputed
         tags.input_tags.pairwise = precomputed

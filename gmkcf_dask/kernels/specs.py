@@ -6,6 +6,7 @@ A spec is a small frozen value. Its name is its identity: in options, in stores 
 from __future__ import annotations
 
 import difflib
+import numbers
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -179,6 +180,12 @@ def _flatten(kernels: object) -> Iterable[KernelSpec]:
         yield kernels
     elif callable(kernels):
         yield FunctionKernel(kernels, getattr(kernels, "__name__", type(kernels).__name__))
+    elif _holds_numbers(kernels):
+        raise InputError(
+            f"a matrix of shape {np.shape(cast('Any', kernels))} stands where kernels are named: "
+            "give matrices to fit and say 'precomputed' here, or wrap each in "
+            "Precomputed(matrix, name)"
+        )
     elif isinstance(kernels, Iterable):
         for item in kernels:
             yield from _flatten(item)
@@ -186,6 +193,17 @@ def _flatten(kernels: object) -> Iterable[KernelSpec]:
         raise InputError(
             f"kernels must be names, kernel specs, callables or 'precomputed', not {kernels!r}"
         )
+
+
+def _holds_numbers(kernels: object) -> bool:
+    """Whether these are rows of numbers, in any form: an array, a table, a sparse matrix, lists."""
+    if isinstance(kernels, list | tuple):
+        first = list(kernels[0]) if is_one_matrix(kernels) else []
+        return len(first) > 0 and isinstance(first[0], numbers.Number)
+    if not hasattr(kernels, "__array__"):
+        return bool(sparse.issparse(kernels))
+    array = np.asarray(kernels)
+    return array.ndim > 0 and array.dtype.kind in "biufc"
 
 
 def precomputed_specs(matrices: object) -> tuple[Precomputed, ...]:

@@ -1,0 +1,95 @@
+"""What those do who come from scikit-learn and pandas: each habit works or gets one sentence."""
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.datasets import make_blobs
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import get_tags
+
+from gmkcf_dask import GMKCF, KCF, CoregSpectralClustering, KernelKMeans, Precomputed
+from gmkcf_dask.errors import InputError
+from gmkcf_dask.methods.predict import NoPredictionError
+
+FEW = ["rbf_1", "cosine"]
+
+
+@pytest.fixture
+def X():
+    return make_blobs(60, 4, centers=3, cluster_std=0.6, random_state=0)[0]
+
+
+# --- before a fit -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", [GMKCF, KCF, KernelKMeans])
+@pytest.mark.parametrize("what", ["predict", "transform", "sureness"])
+def test_what_needs_a_fit_says_so(estimator, what, X):
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        getattr(estimator(3), what)(X)
+
+
+@pytest.mark.parametrize("what", ["predict", "transform"])
+def test_a_method_without_a_place_for_new_samples_says_so_before_a_fit(what):
+    model = CoregSpectralClustering(3)
+    assert not hasattr(model, what)
+    with pytest.raises(NoPredictionError, match="no place for new samples"):
+        getattr(model, what)
+
+
+# --- no path ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["save", "report"])
+@pytest.mark.parametrize("path", [None, 3, b"here"])
+def test_no_path_is_no_file_of_that_name(what, path, X, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = GMKCF(3, kernels=FEW, tol=1e-2, random_state=0).fit(X)
+    with pytest.raises(InputError, match="give a path"):
+        getattr(model, what)(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- matrices among the parameters ------------------------------------------------------------
+
+
+def matrices(X):
+    K = X @ X.T
+    both = [K, K + np.eye(len(K))]
+    return {
+        "one": K,
+        "list": both,
+        "stack": np.array(both),
+        "rows": K.tolist(),
+        "frame": pd.DataFrame(K),
+        "sparse": sparse.csr_array(K),
+        "among names": ["rbf_1", K],
+    }
+
+
+@pytest.mark.parametrize("form", matrices(np.eye(2)))
+@pytest.mark.parametrize("estimator", [partial(GMKCF, 2), partial(KCF, 2)])
+def test_a_matrix_among_the_parameters_is_told_where_to_go(estimator, form, X):
+    given = matrices(X)[form]
+    name = "kernels" if estimator.func is GMKCF else "kernel"
+    model = estimator(**{name: given})
+    with pytest.raises(InputError, match=r"to fit.*precomputed.*or wrap.*Precomputed\(matrix"):
+        model.fit(X)
+    assert model.get_params()[name] is given
+    assert not get_tags(model).input_tags.pairwise
+    assert type(clone(model)) is estimator.func
+    if form == "sparse":  # which scikit-learn cannot show
+        return
+    assert "KCF(" in repr(model)
+    assert "KCF" in model._repr_html_()
+
+
+def test_both_ways_for_matrices_are_there(X):
+    K = X @ X.T
+    here = GMKCF(3, kernels=[Precomputed(K, "mine")], tol=1e-2, random_state=0).fit(X)
+    there = GMKCF(3, kernels="precomputed", tol=1e-2, random_state=0).fit(K)
+    assert (here.labels_ == there.labels_).all()
