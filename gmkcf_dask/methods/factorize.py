@@ -19,7 +19,7 @@ from gmkcf_dask.methods.base import check_whole, no_weights
 from gmkcf_dask.methods.checkpoints import State, as_state
 from gmkcf_dask.methods.forms import Form
 from gmkcf_dask.methods.init import Init, Start, make_starts
-from gmkcf_dask.methods.steps import Ask, Products, Steps, refuse_nonfinite
+from gmkcf_dask.methods.steps import SCALE_THEM, Ask, Products, Steps, refuse_nonfinite
 
 Floats = npt.NDArray[np.float64]
 Solver = Literal["paper", "accelerated"]
@@ -297,13 +297,13 @@ def refuse_negative(J: float, trace: float, *, nonnegative: bool) -> None:
     if not np.isfinite(J):
         raise NumericsError(
             "the objective is no longer finite: the kernels hold numbers too large to multiply; "
-            "scale them to [0, 1] with scaling minmax"
+            f"{SCALE_THEM}"
         )
     if not nonnegative and -_NEGATIVE * abs(trace) > J:
         raise NotPositiveError(
             f"the objective fell to {J:.4g}, below zero: a kernel with mixed signs is not positive "
-            "semi-definite, so there is no best factorization; mend the kernels, or scale them to "
-            "[0, 1] with scaling minmax"
+            "semi-definite, so there is no best factorization; mend the kernels, or "
+            f"{SCALE_THEM}"
         )
 
 

@@ -21,6 +21,11 @@ from gmkcf_dask.errors import NumericsError
 from gmkcf_dask.events import Listener, StageProgress, ignore
 
 Floats = npt.NDArray[np.float64]
+SCALE_THEM = (
+    "scale them to [0, 1] with scaling minmax, matrices with "
+    "Precomputed(matrix, name, scaling='minmax')"
+)
+"""The estimator's `scaling` is for kernels that are computed: matrices have their own."""
 
 
 def refuse_nonfinite(**factors: Floats) -> None:
@@ -30,7 +35,7 @@ def refuse_nonfinite(**factors: Floats) -> None:
             row = int(np.argmin(np.isfinite(values).all(axis=1)))
             raise NumericsError(
                 f"{name} is no longer finite (sample {row}): the kernels hold numbers too large or "
-                "too small to multiply; scale them to [0, 1] with scaling minmax"
+                f"too small to multiply; {SCALE_THEM}"
             )
 
 
