@@ -12,7 +12,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import get_tags
 
 from gmkcf_dask import GMKCF, KCF, CoregSpectralClustering, KernelKMeans, Precomputed
-from gmkcf_dask.errors import InputError
+from gmkcf_dask.errors import InputError, NotPositiveError
 from gmkcf_dask.methods.predict import NoPredictionError
 
 FEW = ["rbf_1", "cosine"]
@@ -93,3 +93,31 @@ def test_both_ways_for_matrices_are_there(X):
     here = GMKCF(3, kernels=[Precomputed(K, "mine")], tol=1e-2, random_state=0).fit(X)
     there = GMKCF(3, kernels="precomputed", tol=1e-2, random_state=0).fit(K)
     assert (here.labels_ == there.labels_).all()
+
+
+# --- ways out that are open -------------------------------------------------------------------
+
+
+def indefinite():
+    held = np.random.default_rng(0).normal(size=(12, 12))
+    return (held + held.T) / 2 + np.eye(12)
+
+
+@pytest.mark.usefixtures("calm")
+def test_the_way_to_scale_a_matrix_is_named_and_open():
+    model = GMKCF(3, kernels="precomputed", scaling="minmax", random_state=0)
+    with pytest.raises(NotPositiveError) as caught:
+        model.fit(indefinite())
+    assert "Precomputed(matrix, name, scaling='minmax')" in str(caught.value)
+    model.fit([Precomputed(indefinite(), "mine", scaling="minmax")])
+    assert np.isfinite(model.objective_history_).all()
+
+
+def test_ways_out_of_negative_row_sums_are_open(X):
+    centred = X - X.mean(axis=0)
+    how = {"normalization": "degree", "tol": 1e-2, "random_state": 0}
+    with pytest.raises(InputError, match=r"row sum.*use normalization unit, or leave this kernel"):
+        GMKCF(3, kernels=FEW, **how).fit(centred)
+    assert len(GMKCF(3, kernels=["rbf_1"], **how).fit(centred).labels_) == len(X)
+    how["normalization"] = "unit"
+    assert len(GMKCF(3, kernels=FEW, **how).fit(centred).labels_) == len(X)

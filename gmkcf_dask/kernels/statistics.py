@@ -269,5 +269,13 @@ def refuse_negative(values: Floats, spec: KernelSpec, what: str, first: int = 0)
         row = int(values.argmin())
         raise InputError(
             f"kernel {spec.name} cannot be normalised: its {what} is {values[row]:.3g} at sample "
-            f"{first + row}; use normalization none for it"
+            f"{first + row}; {_way_out(spec, what)}"
         )
+
+
+def _way_out(spec: KernelSpec, what: str) -> str:
+    """What to do about a norm below zero: only matrices have a normalisation of their own."""
+    if isinstance(spec, Precomputed):
+        return "use normalization none for it"
+    other = "unit" if what == "row sum" else "none"
+    return f"use normalization {other}, or leave this kernel out"
