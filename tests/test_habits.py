@@ -11,7 +11,7 @@ from sklearn.datasets import make_blobs
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import get_tags
 
-from gmkcf_dask import GMKCF, KCF, CoregSpectralClustering, KernelKMeans, Precomputed
+from gmkcf_dask import GMKCF, KCF, CoregSpectralClustering, KernelKMeans, Precomputed, load
 from gmkcf_dask.errors import InputError, NotPositiveError
 from gmkcf_dask.methods.predict import NoPredictionError
 
@@ -121,3 +121,59 @@ def test_ways_out_of_negative_row_sums_are_open(X):
     assert len(GMKCF(3, kernels=["rbf_1"], **how).fit(centred).labels_) == len(X)
     how["normalization"] = "unit"
     assert len(GMKCF(3, kernels=FEW, **how).fit(centred).labels_) == len(X)
+
+
+# --- the index of pandas ----------------------------------------------------------------------
+
+TEXTS = ["green apples fall", "apples grow green", "fast trains run", "trains run late"] * 3
+QUICK = {"kernels": FEW, "tol": 1e-2, "random_state": 0}
+
+
+def named(form, index):
+    texts = [f"{text} {number}" for number, text in enumerate(TEXTS)]
+    if form == "texts":
+        return pd.Series(texts, index=index)
+    numbers = np.random.default_rng(0).random((12, 3)) + np.eye(3)[np.arange(12) % 3]
+    return pd.DataFrame(numbers, index=index, columns=["a", "b", "c"])
+
+
+def ids_of(model):
+    return list(model.explain()["documents"]["ids"])
+
+
+@pytest.mark.parametrize("form", ["texts", "features"])
+@pytest.mark.parametrize("stored", [False, True])
+def test_samples_are_called_as_the_index_calls_them(form, stored, tmp_path):
+    names = [f"row {letter}" for letter in "abcdefghijkl"]
+    store = tmp_path / "s.zarr" if stored else None
+    plain = GMKCF(3, **QUICK, store=store).fit(named(form, None))
+    model = GMKCF(3, **QUICK, store=store).fit(named(form, names))  # the same store once more
+    assert (plain.labels_ == model.labels_).all()
+    assert plain.objective_history_.tolist() == model.objective_history_.tolist()
+    model.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert ids_of(model) == ids_of(again) == names
+    assert ids_of(plain) == [str(row) for row in range(12)]
+    other = [f"other {row}" for row in range(12)]
+    assert list(again.explain(ids=other)["documents"]["ids"]) == other
+
+
+@pytest.mark.parametrize(
+    ("index", "ids"),
+    [
+        (range(5, 17), range(5, 17)),
+        (["twice"] * 2 + list("cdefghijkl"), range(12)),
+        ([1, "1", *range(2, 12)], range(12)),
+        (np.arange(12.0)[::-1], range(11, -1, -1)),
+    ],
+)
+def test_an_index_names_samples_where_it_tells_them_apart(index, ids):
+    assert ids_of(GMKCF(3, **QUICK).fit(named("features", index))) == [str(row) for row in ids]
+
+
+def test_the_index_of_a_precomputed_kernel(tmp_path):
+    table = named("features", list("abcdefghijkl"))
+    model = KCF(3, kernel="precomputed", tol=1e-2, random_state=0).fit(table @ table.T)
+    model.explain(table @ table.T)
+    model.save(tmp_path / "model")
+    assert ids_of(load(tmp_path / "model")) == list("abcdefghijkl")

@@ -76,6 +76,18 @@ def check_ids(ids: Iterable[object], n: int) -> tuple[str, ...]:
     return names
 
 
+def ids_of_index(X: object, n: int) -> tuple[str, ...] | None:
+    """The index of a table or series as ids; None where there is none, or two are equal.
+
+    pandas is told by what its objects can do: lists have an `index`, too.
+    """
+    index: Any = getattr(X, "index", None) if hasattr(X, "iloc") else None
+    if index is None or len(index) != n:
+        return None
+    names = tuple(name_of(value) for value in index)
+    return names if len(set(names)) == n else None
+
+
 def check_labels(labels: Iterable[object], n: int) -> tuple[str, ...]:
     """Return the known topics as text, once there are n of them.
 

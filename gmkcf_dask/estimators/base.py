@@ -26,6 +26,7 @@ from gmkcf_dask.corpus.text import corpus_from_texts, texts_in
 from gmkcf_dask.corpus.validate import (
     apart_from,
     as_features,
+    ids_of_index,
     refuse_equal_rows,
     warn_about_zero_rows,
 )
@@ -174,6 +175,9 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
         seen, names = training(), getattr(self, "feature_names_in_", None)
         if names is not None:
             seen = replace(seen, terms=tuple(map(str, names)))
+        ids = ids_of_index(X, seen.n_samples)
+        if ids is not None:  # no part of what a store or a checkpoint is of: a fit is the same
+            seen = replace(seen, ids=ids)
         seconds = {"kernels": made - begin, "fit": time.perf_counter() - made}
         parameters, named = self._kernel_parameters(X), names is not None
         self._keep(Model(method, found, seen, parameters, named_features=named, seconds=seconds))

@@ -45,7 +45,8 @@ class Explaining(KernelClusterer):
             The training samples again, or the store of their kernels: needed only where the
             kernels were precomputed, or where a model was saved without features.
         ids, titles, topics : iterable of length n_samples, optional
-            What to call the samples, and their known topics, for scores.
+            What to call the samples, and their known topics, for scores. Without ids samples are
+            called as the index of a pandas table or series calls them, else by their row numbers.
         title : str
             What to call the whole.
 
