@@ -12,6 +12,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import get_tags
 
 from gmkcf_dask import GMKCF, KCF, CoregSpectralClustering, KernelKMeans, Precomputed, load
+from gmkcf_dask.corpus.validate import NotNumericError
 from gmkcf_dask.errors import InputError, NotPositiveError
 from gmkcf_dask.methods.predict import NoPredictionError
 
@@ -177,3 +178,43 @@ def test_the_index_of_a_precomputed_kernel(tmp_path):
     model.explain(table @ table.T)
     model.save(tmp_path / "model")
     assert ids_of(load(tmp_path / "model")) == list("abcdefghijkl")
+
+
+# --- columns that are no numbers --------------------------------------------------------------
+
+
+def table(**columns):
+    held = {"low": [0.5, 1.5, 2.5, 3.5], **columns}
+    return pd.DataFrame(held, index=list("abcd"))
+
+
+@pytest.mark.parametrize("kind", [object, "string", "category"])
+def test_a_column_of_texts_is_named(kind):
+    given = table(
+        **{"their title": pd.Series(["x", "y", "z", "x"], index=list("abcd"), dtype=kind)}
+    )
+    with pytest.raises(NotNumericError) as caught:
+        GMKCF(2).fit(given)
+    said = str(caught.value)
+    assert "holds text in column 'their title' (row 0)" in said
+    assert "X['their title'] alone for texts, or leave that column out" in said
+
+
+@pytest.mark.parametrize(
+    ("column", "what"),
+    [
+        (pd.array([1, 2, None, 4], dtype="Int64"), "NA"),
+        (pd.array([1.5, 2, None, 4], dtype="Float64"), "NA"),
+        (np.array([True, False, None, True], dtype=object), "None"),
+        ([1.0, 2.0, float("nan"), 4.0], "NaN"),
+        ([1.0, 2.0, float("inf"), 4.0], "infinity"),
+    ],
+)
+def test_a_missing_value_is_named_by_row_and_column(column, what):
+    with pytest.raises(InputError, match=rf"X contains {what} in row 2, column 'high': remove or"):
+        GMKCF(2).fit(table(high=column))
+
+
+def test_arrays_have_rows_only():
+    with pytest.raises(InputError, match="X contains None in row 1: remove or impute"):
+        GMKCF(2).fit(np.array([[1, 2.0], [None, 3.0]], dtype=object))

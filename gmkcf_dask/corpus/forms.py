@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 
 from gmkcf_dask.corpus.text import short
+from gmkcf_dask.corpus.validate import is_no_value
 from gmkcf_dask.errors import InputError
 
 
@@ -54,8 +55,11 @@ def _is_no_table(X: Any) -> bool:
 
 def _is_no_sample(value: object) -> bool:
     """Missing, or bytes: no text, and no number either."""
-    missing = value is None or type(value).__name__ in ("NAType", "NaTType")
-    return missing or isinstance(value, bytes) or (isinstance(value, float) and value != value)
+    return (
+        is_no_value(value)
+        or isinstance(value, bytes)
+        or (isinstance(value, float) and value != value)
+    )
 
 
 def _way_to_list(X: Any, shape: Any) -> str | None:

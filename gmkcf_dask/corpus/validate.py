@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ def as_features(X: object) -> Matrix:
     """
     if sparse.issparse(X):
         return _sparse_features(X)
-    return _dense_features(_as_array(X))
+    return _dense_features(_as_array(X), _column_names(X))
 
 
 def apart_from(X: object, features: Matrix) -> Matrix:
@@ -164,17 +164,25 @@ def _as_array(X: object) -> npt.NDArray[Any]:
         ) from error
 
 
-def _dense_features(X: npt.NDArray[Any]) -> Floats:
+def _column_names(X: object) -> list[object]:
+    """What a table calls its columns; nothing of an array. Arrow has them under another name."""
+    names: Any = getattr(X, "column_names", getattr(X, "columns", ()))
+    return list(names) if isinstance(names, Iterable) else []
+
+
+def _dense_features(X: npt.NDArray[Any], columns: Sequence[object] = ()) -> Floats:
     _check_shape(X.shape)
     _check_kind(X.dtype)
     # longdouble may overflow here; the check for infinity below says so in words
     with np.errstate(over="ignore"):
-        features = _numbers_in(X) if X.dtype.kind == "O" else X.astype(np.float64, copy=False)
+        features = (
+            _numbers_in(X, columns) if X.dtype.kind == "O" else X.astype(np.float64, copy=False)
+        )
     features = np.ascontiguousarray(features)
     finite = np.isfinite(features)
     if not finite.all():
-        first = int(np.argmin(finite))
-        _refuse_value(features.flat[first], row=first // features.shape[1])
+        row, column = divmod(int(np.argmin(finite)), features.shape[1])
+        _refuse_value(_named(features[row, column]), row, columns[column : column + 1])
     return features
 
 
@@ -191,7 +199,7 @@ def _sparse_features(X: Any) -> sparse.csr_array:
     if not finite.all():
         first = int(np.argmin(finite))
         row = int(np.searchsorted(features.indptr, first, side="right")) - 1
-        _refuse_value(features.data[first], row)
+        _refuse_value(_named(features.data[first]), row)
     return features
 
 
@@ -231,14 +239,25 @@ def _check_kind(dtype: np.dtype[Any], *, allow_objects: bool = True) -> None:
         )
 
 
-def _numbers_in(X: npt.NDArray[np.object_]) -> Floats:
+def _numbers_in(X: npt.NDArray[np.object_], columns: Sequence[object] = ()) -> Floats:
     """Convert an object array of plain numbers; "3" stays text and is refused."""
     is_text = np.fromiter((isinstance(value, str | bytes) for value in X.flat), bool, X.size)
     if is_text.any():
-        row = int(is_text.argmax()) // X.shape[1]
+        row, column = divmod(int(is_text.argmax()), X.shape[1])
+        if len(columns) == X.shape[1]:
+            name = columns[column]
+            raise NotNumericError(
+                f"X holds text in column {name!r} (row {row}), not numbers: give X[{name!r}] alone "
+                "for texts, or leave that column out."
+            )
         raise NotNumericError(
             f"X has dtype object and holds text in row {row}, not numbers: convert it first."
         )
+    is_missing = np.fromiter(map(is_no_value, X.flat), bool, X.size)
+    if is_missing.any():
+        row, column = divmod(int(is_missing.argmax()), X.shape[1])
+        what = str(X[row, column]).strip("<>")  # as pandas shows NA
+        _refuse_value(what, row, columns[column : column + 1])
     try:
         return X.astype(np.float64)
     except (TypeError, ValueError) as error:
@@ -247,6 +266,16 @@ def _numbers_in(X: npt.NDArray[np.object_]) -> Floats:
         ) from error
 
 
-def _refuse_value(value: float, row: int) -> None:
-    what = "NaN" if np.isnan(value) else "infinity"
-    raise InputError(f"X contains {what} in row {row}: remove or impute such values first.")
+def is_no_value(value: object) -> bool:
+    """None, or what pandas has for a value that is missing; NaN is a number."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
+
+
+def _named(value: float) -> str:
+    return "NaN" if np.isnan(value) else "infinity"
+
+
+def _refuse_value(what: str, row: int, column: Sequence[object] = ()) -> None:
+    """Say where a value is that is none; `column` is the name of one, if it has any."""
+    where = "".join(f", column {name!r}" for name in column)
+    raise InputError(f"X contains {what} in row {row}{where}: remove or impute such values first.")
