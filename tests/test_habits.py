@@ -11,9 +11,17 @@ from sklearn.datasets import make_blobs
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import get_tags
 
-from gmkcf_dask import GMKCF, KCF, CoregSpectralClustering, KernelKMeans, Precomputed, load
+from gmkcf_dask import (
+    GMKCF,
+    KCF,
+    CoregSpectralClustering,
+    KernelKMeans,
+    Precomputed,
+    load,
+    suggest_k,
+)
 from gmkcf_dask.corpus.validate import NotNumericError
-from gmkcf_dask.errors import InputError, NotPositiveError
+from gmkcf_dask.errors import InputError, NotPositiveError, StoreError
 from gmkcf_dask.methods.predict import NoPredictionError
 
 FEW = ["rbf_1", "cosine"]
@@ -218,3 +226,24 @@ def test_a_missing_value_is_named_by_row_and_column(column, what):
 def test_arrays_have_rows_only():
     with pytest.raises(InputError, match="X contains None in row 1: remove or impute"):
         GMKCF(2).fit(np.array([[1, 2.0], [None, 3.0]], dtype=object))
+
+
+# --- a text or a file where a store is wanted -------------------------------------------------
+
+
+@pytest.mark.parametrize("given", ["the quick brown fox", "nofile.csv", "a long text. " * 60])
+@pytest.mark.parametrize("asked", [GMKCF(2).fit, suggest_k])
+def test_what_is_no_store_is_told_where_to_go(asked, given):
+    with pytest.raises(StoreError) as caught:
+        asked(given)
+    said = str(caught.value)
+    assert said.startswith("there is no kernel store at ")
+    assert said.endswith(": check the path; texts go in a list, and files through read_corpus")
+    assert len(said) < 200
+
+
+def test_a_file_that_is_there_is_told_the_same(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(StoreError, match=r"is not a kernel store.*files through read_corpus"):
+        GMKCF(2).fit(path)

@@ -32,7 +32,7 @@ from gmkcf_dask.corpus.validate import (
 )
 from gmkcf_dask.engine.operators import KernelStack
 from gmkcf_dask.errors import DataWarning, InputError, StoreError
-from gmkcf_dask.estimators.of_stores import parameters_of_store
+from gmkcf_dask.estimators.of_stores import parameters_of_store, store_at
 from gmkcf_dask.estimators.representation import InNotebooks
 from gmkcf_dask.estimators.sklearn_callbacks import (
     CallbackSupportMixin,
@@ -151,7 +151,7 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
         self._check_types()
         self._check_checkpoints(resume=resume)
         if is_location(X):
-            X = KernelStore.open(X)
+            X = store_at(X)
         begin = time.perf_counter()
         listen, close = listeners(callbacks_of(self), self.verbose)
         try:
@@ -219,7 +219,7 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
     ) -> tuple[KernelStack, Callable[[], dict[str, Any]], Callable[[], Training]]:
         """The kernels, what tells them from others, and what new samples are compared with."""
         if is_location(X):
-            X = KernelStore.open(X)
+            X = store_at(X)
         if isinstance(X, KernelStore):
             method.check_samples(X.n_samples)
             self._refuse_other_parameters(X)

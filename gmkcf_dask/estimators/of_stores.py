@@ -1,13 +1,35 @@
-"""The parameters of an estimator that was fitted on a store: those the store was made with."""
+"""Stores that estimators are fitted on, and the parameters of such a fit: those of the store."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from gmkcf_dask.corpus.text import short
+from gmkcf_dask.errors import StoreError
 from gmkcf_dask.kernels.manifest import Manifest
 from gmkcf_dask.kernels.specs import KERNEL_SETS
+from gmkcf_dask.kernels.store import KernelStore, is_store
+from gmkcf_dask.locations import location
 from gmkcf_dask.methods.base import MEAN
+
+
+def store_at(given: str | Path) -> KernelStore:
+    """The finished store at a path; who gave a text or a file for it is told where these go."""
+    path = location(given)
+    try:
+        return KernelStore.open(path)
+    except StoreError as error:
+        if is_store(path):  # what is wrong is with the store
+            raise
+        said = str(error)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        said = f"there is no kernel store at {short(str(given))}: check the path"
+    raise StoreError(f"{said}; texts go in a list, and files through read_corpus")
 
 
 def parameters_of_store(manifest: Manifest, asked: Mapping[str, Any]) -> dict[str, Any]:
