@@ -99,6 +99,7 @@ class Gmkcf(SolverOptions, MultipleKernelMethod):
         warn_if_one_kernel_has_it_all(stack.names, done.w, "GMKCF")
         listen(StageProgress("k-means", 0, 1, unit="clusterings"))
         labels, centres = kmeans(done.V, self.n_clusters, seed)
+        listen(StageProgress("k-means", 1, 1, unit="clusterings"))
         return Clustering(
             labels,
             done.w,
