@@ -1,5 +1,6 @@
 """What those do who come from scikit-learn and pandas: each habit works or gets one sentence."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -10,19 +11,25 @@ from sklearn.base import clone
 from sklearn.datasets import make_blobs
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import get_tags
+from test_notebook import read
 
 from gmkcf_dask import (
     GMKCF,
     KCF,
     CoregSpectralClustering,
     KernelKMeans,
+    KernelSpectralClustering,
+    KernelStore,
     Precomputed,
+    RobustMultipleKernelKMeans,
     load,
     suggest_k,
 )
 from gmkcf_dask.corpus.validate import NotNumericError
 from gmkcf_dask.errors import InputError, NotPositiveError, StoreError
+from gmkcf_dask.events import StageProgress
 from gmkcf_dask.methods.predict import NoPredictionError
+from gmkcf_dask.stages import is_known
 
 FEW = ["rbf_1", "cosine"]
 
@@ -247,3 +254,60 @@ def test_a_file_that_is_there_is_told_the_same(tmp_path):
     path.write_text("a,b\n1,2\n")
     with pytest.raises(StoreError, match=r"is not a kernel store.*files through read_corpus"):
         GMKCF(2).fit(path)
+
+
+# --- what is shown ----------------------------------------------------------------------------
+
+
+def test_a_suggestion_is_a_table_in_notebooks_and_one_line_elsewhere(X):
+    found = suggest_k(X, range(2, 6), kernels=FEW)
+    assert repr(found) == (
+        f"KSuggestion(k={found.k}, word={found.word!r}, sure={found.sure:.2f}, "
+        f"runner_up={found.runner_up})"
+    )
+    page = read(found._repr_html_())
+    assert page.addresses == []
+    for line in found.lines()[:-1]:
+        words = line.replace("←", "").split()
+        assert "".join(words) in page.text.replace(" ", "")
+    assert f"k = {found.k}, {found.word} ({found.sure:.2f})" in page.text
+    assert found.why in page.text
+    hostile = replace(found, why="<script>alert(1)</script>")
+    assert "script" not in read(hostile._repr_html_()).seen
+
+
+def test_a_store_is_one_short_line(X, tmp_path):
+    GMKCF(3, **QUICK, store=tmp_path / "s.zarr").fit(X)
+    store = KernelStore.open(tmp_path / "s.zarr")
+    expected = f"KernelStore({str(tmp_path / 's.zarr')!r}, 60 samples, 2 kernels)"
+    assert repr(store) == str(store) == expected
+    unfinished = replace(store, manifest=replace(store.manifest, complete=False))
+    assert repr(unfinished).endswith("2 kernels, incomplete)")
+
+
+# --- what is heard ----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("calm")
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        GMKCF,
+        KCF,
+        RobustMultipleKernelKMeans,
+        KernelSpectralClustering,
+        KernelKMeans,
+        CoregSpectralClustering,
+    ],
+)
+def test_every_stage_that_is_announced_comes_to_its_end(estimator, stored, X, tmp_path):
+    heard = []
+    store = tmp_path / "s.zarr" if stored else None
+    model = estimator(3, random_state=0, callbacks=[heard.append], store=store).fit(X)
+    model.explain()
+    counts = [event for event in heard if isinstance(event, StageProgress) and is_known(event)]
+    last = {(event.stage, event.unit): event for event in counts}
+    assert last
+    assert [event for event in last.values() if event.done != event.total] == []
+    assert (("k-means", "clusterings") in last) == (estimator is GMKCF)

@@ -43,6 +43,14 @@ def describe(path: Path) -> list[str]:
     return lines
 
 
+def in_short(store: KernelStore) -> str:
+    """One line for a console: a manifest has one entry for every tile."""
+    m = store.manifest
+    state = "" if m.complete else ", incomplete"
+    path = redacted(str(store.path))
+    return f"KernelStore({path!r}, {m.n_samples:,} samples, {len(m.kernels)} kernels{state})"
+
+
 def in_html(store: KernelStore) -> str:
     """The same in brief, for notebooks: state, size and kernels. Asks the store for nothing."""
     m, tiling = store.manifest, store.tiling

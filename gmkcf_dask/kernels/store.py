@@ -142,6 +142,11 @@ class KernelStore:
         manifest.write(self.path)
         return replace(self, manifest=manifest)
 
+    def __repr__(self) -> str:
+        from gmkcf_dask.kernels.describe import in_short
+
+        return in_short(self)
+
     def _repr_html_(self) -> str:
         from gmkcf_dask.kernels.describe import in_html
 

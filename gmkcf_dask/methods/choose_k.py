@@ -26,6 +26,7 @@ import numpy.typing as npt
 from sklearn.metrics import adjusted_rand_score, pairwise_distances
 
 from gmkcf_dask.errors import InputError
+from gmkcf_dask.notebook import block, paragraph, table, text
 
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.integer[Any]]
@@ -221,15 +222,32 @@ class KSuggestion:
 
     def lines(self) -> list[str]:
         """A short table and the suggestion, for a terminal."""
-        table = [f"{'k':>4}{'eigengap':>11}{'stability':>11}{'silhouette':>12}{'score':>8}"]
+        rows = [f"{'k':>4}{'eigengap':>11}{'stability':>11}{'silhouette':>12}{'score':>8}"]
         columns = (self.ks, self.eigengap, self.stability, self.silhouette, self.score)
         for k, gap, stable, apart, score in zip(*columns, strict=True):
             mark = {self.k: "  ← suggested", self.runner_up: "  ← runner-up"}.get(k, "")
-            table.append(f"{k:>4}{gap:>11.2f}{stable:>11.2f}{apart:>12.2f}{score:>8.2f}{mark}")
-        return [*table, f"k = {self.k}, {self.word} ({self.sure:.2f}): {self.why}"]
+            rows.append(f"{k:>4}{gap:>11.2f}{stable:>11.2f}{apart:>12.2f}{score:>8.2f}{mark}")
+        return [*rows, f"k = {self.k}, {self.word} ({self.sure:.2f}): {self.why}"]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
+
+    def __repr__(self) -> str:
+        return (
+            f"KSuggestion(k={self.k}, word={self.word!r}, sure={self.sure:.2f}, "
+            f"runner_up={self.runner_up})"
+        )
+
+    def _repr_html_(self) -> str:
+        columns = (self.eigengap, self.stability, self.silhouette, self.score)
+        marks = {self.k: "suggested", self.runner_up: "runner-up"}
+        rows = [
+            (text(k), *(text(f"{value:.2f}") for value in values), text(marks.get(k, "")))
+            for k, *values in zip(self.ks, *columns, strict=True)
+        ]
+        heads = ("k", "eigengap", "stability", "silhouette", "score", "")
+        said = f"k = {self.k}, {self.word} ({self.sure:.2f})"
+        return block(said, paragraph(self.why), table(rows, heads))
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, as suggest_k.json has them."""
