@@ -50,8 +50,11 @@ def location(given: str | os.PathLike[str]) -> Path:
     >>> location("runs/1"), location("file:///srv/runs/1")
     (PosixPath('runs/1'), PosixPath('/srv/runs/1'))
     """
-    if not (is_location(given) or isinstance(given, os.PathLike)):
-        raise InputError(f"{given!r} is no path: give a path or a URL, as text")
+    if not is_location(given):
+        spelled = os.fspath(given) if isinstance(given, os.PathLike) else None
+        if not isinstance(spelled, str):
+            raise InputError(f"{given!r} is no path: give a path or a URL, as text")
+        return location(spelled)
     if isinstance(given, Path):
         if given.parts and given.parts[0].removesuffix(":") in _NEEDS and given.parts[0][-1] == ":":
             raise InputError(

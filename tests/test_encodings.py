@@ -60,6 +60,23 @@ def test_files_that_tell_their_encoding_need_none(tmp_path):
     assert terms(tmp_path, encoding="cp1252") == found
 
 
+@pytest.mark.parametrize("named", ["auto", "cp1251"])
+@pytest.mark.parametrize(
+    ("declared", "meant", "text"),
+    [("iso-8859-1", "cp1252", "le cœur des œuvres"), ("shift_jis", "cp932", "髙い"),
+     ("gb2312", "gb18030", "镕基"), ("iso-8859-1", "latin-1", "caf\x81é")],
+)  # fmt: skip
+def test_pages_mean_what_browsers_take_them_to_mean(declared, meant, text, named):
+    page = f'<meta charset="{declared}">{text}'
+    assert decoded(page.encode(meant), named, page=True) == (page, "whole")
+
+
+@pytest.mark.parametrize("text", ["naïve café", "green tea "])
+def test_files_without_nul_are_not_utf_16(text):
+    assert decoded(text.encode(), "utf-16-le") == (text, "whole")
+    assert decoded(text.encode("utf-16-le"), "utf-16-le") == (text, "whole")
+
+
 def test_encodings_that_spell_all_with_ascii(tmp_path):
     (tmp_path / "a.txt").write_bytes("汉字 汉语".encode("hz"))
     assert terms(tmp_path, encoding="hz") == {"汉字", "汉语"}
@@ -212,6 +229,13 @@ def test_separator_said_before_the_header(tmp_path, said):
     assert set(read_corpus(tmp_path / "x.csv").terms) == {"tea", "milk"}
 
 
+def test_lines_are_counted_from_the_first_of_the_file(tmp_path):
+    for before, line in (("", 3), ("sep=;\n", 4)):
+        (tmp_path / "x.csv").write_text(f"{before}a;text\n1;tea\n2;milk;sugar\n")
+        sentence = refused(lambda: read_corpus(tmp_path / "x.csv"))
+        assert f"line {line} has 3 cells" in sentence
+
+
 @pytest.mark.parametrize("ending", [".csv", ".jsonl"])
 def test_misspelt_columns_are_told_before_any_row(tmp_path, ending):
     table = {".csv": "text,title\ntea\n", ".jsonl": '{"text": "tea", "title": "T"}\n'}[ending]
@@ -222,6 +246,15 @@ def test_misspelt_columns_are_told_before_any_row(tmp_path, ending):
     if ending == ".csv":
         assert "the header has no column 'titel'" in sentence
         assert "closest match: 'title'" in sentence
+
+
+def test_tables_without_titles_among_others(tmp_path):
+    (tmp_path / "a.csv").write_text("text,name\ntea,N\n")
+    (tmp_path / "b.csv").write_text("text\nmilk\n")
+    corpus = read_corpus(tmp_path / "*.csv", text=TextOptions(title_column="name"))
+    assert corpus.titles == ("N", "b.csv:0")
+    options = TextOptions(title_column="nane")
+    assert "'nane'" in refused(lambda: read_corpus(tmp_path / "*.csv", text=options))
 
 
 def test_titles_may_be_missing_here_and_there(tmp_path):
@@ -242,5 +275,7 @@ def test_reports_of_runs_are_no_documents(tmp_path):
         (texts / "run" / name).write_text("{}")
     corpus, _ = told(lambda: read_corpus(texts))
     assert corpus.ids == ("a.txt", "b.txt", "report.html")
+    corpus, _ = told(lambda: read_corpus(texts / "**/*.html"))
+    assert corpus.ids == ("report.html",)
     sentence = refused(lambda: read_corpus(texts / "run"))
     assert "this is the folder of a run, not a corpus" in sentence

@@ -1,5 +1,7 @@
 """What those do who come from scikit-learn and pandas: each habit works or gets one sentence."""
 
+import os
+import warnings
 from dataclasses import replace
 from functools import partial
 
@@ -311,3 +313,47 @@ def test_every_stage_that_is_announced_comes_to_its_end(estimator, stored, X, tm
     assert last
     assert [event for event in last.values() if event.done != event.total] == []
     assert (("k-means", "clusterings") in last) == (estimator is GMKCF)
+
+
+@pytest.mark.parametrize("kernels", [[[1.0, 2.0], [3.0]], np.array(3.0)])
+def test_numbers_that_are_no_matrix_are_no_kernels(kernels, X):
+    with pytest.raises(InputError, match="kernels"):
+        GMKCF(2, kernels=kernels).fit(X)
+
+
+@pytest.mark.usefixtures("calm")
+def test_a_path_in_another_form_is_that_path(X, tmp_path):
+    model = GMKCF(2, random_state=0).fit(X)
+    model.save(tmp_path / "m")
+    with os.scandir(tmp_path) as found:
+        (entry,) = found
+    model.save(entry, overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+    np.testing.assert_array_equal(load(entry).labels_, model.labels_)
+
+
+def test_a_column_may_be_called_anything():
+    table = pd.DataFrame(np.ones((5, 3)), columns=["a", "b", "column_names"])
+    table.loc[3, "b"] = np.nan
+    with pytest.raises(InputError, match="row 3, column 'b'"):
+        GMKCF(2).fit(table)
+    texts = pd.DataFrame({"column_names": ["green tea", "milk"]})
+    with pytest.raises(InputError, match=r"X\['column_names'\]"):
+        GMKCF(2).fit(texts)
+
+
+def test_a_text_with_nul_is_no_store():
+    with pytest.raises(StoreError, match="texts go in a list"):
+        GMKCF(2).fit("a\0b")
+
+
+def test_documents_without_words_are_the_rest():
+    fruits = [f"apple pear plum {w}" for w in ("juice", "pie", "tree", "jam", "tart", "crate")]
+    tools = [f"hammer saw drill {w}" for w in ("nail", "wood", "bench", "box", "screw", "bit")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = GMKCF(3, kernels="cosine", random_state=0)
+        model.fit([*fruits, *tools, "", "?", "!", "...", "-", ","])
+        found = model.explain()
+    assert 0.0 in [cluster["cohesion"] for cluster in found["clusters"]]
+    assert "read these as the rest" in found["summary"]

@@ -372,8 +372,8 @@ def test_halves_of_characters_are_replaced(tmp_path):
     (tmp_path / "x.jsonl").write_text('{"text": "tea \\ud800 milk"}\n{"text": "tea"}\n')
     corpus, said = told(lambda: read_corpus(tmp_path / "x.jsonl", text=TextOptions(tokens="chars")))
     assert said == [
-        "1 of 2 documents hold bytes that are no characters (first: 0); these are replaced "
-        "(files that are not UTF-8 need --encoding, or encoding in TextOptions)"
+        "1 of 2 documents hold bytes that are no characters (first: 0); these are replaced; "
+        "CSV and JSONL that are not UTF-8 need --encoding, or encoding in TextOptions"
     ]
     "".join(corpus.terms).encode()
 

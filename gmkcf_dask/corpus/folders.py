@@ -119,6 +119,8 @@ def _is_report(file: Path) -> bool:
 
 def _matching(pattern: str) -> TextFiles | None:
     found = sorted(Path(p) for p in glob.glob(pattern, recursive=True) if os.path.isfile(p))  # noqa: PTH113, PTH207
+    if "report.html" not in pattern:
+        found = [path for path in found if not _is_report(path)]
     if not found:
         raise InputError("no file matches this pattern: check it, and quote it for the shell.")
     kinds = {kind_of(path) for path in found}

@@ -77,6 +77,7 @@ def _way_to_list(X: Any, shape: Any) -> str | None:
     values = np.asarray(X) if column else np.empty(0)
     if _holds_numbers(values) or not any(isinstance(value, str) for value in values.flat):
         return None
-    if hasattr(X, "column_names"):  # of Arrow, whose columns are no names
+    # of Arrow, whose columns are no names; a table of pandas may have a column called that
+    if hasattr(X, "column_names") and not hasattr(X, "iloc"):
         return f"X[{X.column_names[0]!r}].to_pylist()"
     return f"X[{X.columns[0]!r}]" if hasattr(X, "columns") else "X[:, 0]"

@@ -25,6 +25,14 @@ _REPLACED = "\N{REPLACEMENT CHARACTER}"
 _DECLARED = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?([a-zA-Z0-9_-]{3,20})", re.IGNORECASE)
 # encodings a page may declare: all of them plain tables, none that unpacks or computes
 _PAGE_ENCODINGS = re.compile(r"(iso-8859|windows-125|cp125|latin|koi8|shift_jis|euc-|gb|big5)")
+# pages that declare these mean those, as every browser has it: they hold more characters
+_AS_BROWSERS = {
+    **dict.fromkeys(("iso-8859-1", "iso8859-1", "latin1", "latin-1"), "cp1252"),
+    **dict.fromkeys(("iso-8859-9", "latin5"), "cp1254"),
+    **dict.fromkeys(("gb2312", "gbk"), "gb18030"),
+    "shift_jis": "cp932",
+    "euc-kr": "cp949",
+}
 _MOST_LOST = 0.3
 """Share of characters that may be unreadable before a file is no text."""
 
@@ -61,8 +69,9 @@ def decoded(content: bytes, named: str = AUTO, *, page: bool = False) -> tuple[s
     plain = b"\0" not in "a".encode(encoding)
     if plain and b"\0" in content:
         return "", "binary"
-    # of plain ASCII nobody knows: some encodings spell all they have with it
-    unmarked = ["utf-8"] if plain and not content.isascii() else []
+    # of plain ASCII nobody knows: some encodings spell all they have with it; but what has no
+    # NUL at all is in none that writes spaces with them
+    unmarked = ["utf-8"] if b"\0" not in content and not (plain and content.isascii()) else []
     unmarked += _declared(content) if page else ()
     marked = encoding_of(content[:4], "") != ""
     for name in (*(() if marked else unmarked), encoding):
@@ -77,9 +86,10 @@ def decoded(content: bytes, named: str = AUTO, *, page: bool = False) -> tuple[s
 
 
 def _declared(content: bytes) -> tuple[str, ...]:
+    """What a page may mean by the encoding it declares, likelier ones first."""
     found = _DECLARED.search(content[:2048])
     name = found[1].decode("ascii").lower() if found else ""
-    return (name,) if _PAGE_ENCODINGS.match(name) else ()
+    return (_AS_BROWSERS.get(name, name), name) if _PAGE_ENCODINGS.match(name) else ()
 
 
 def _lost(error: UnicodeError) -> tuple[str, int]:

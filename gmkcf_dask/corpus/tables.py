@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, TextIO, cast
 
@@ -46,11 +46,14 @@ class Wanted:
         not looked for, and ids and titles may be missing, even in the columns that options name.
     named : bool
         Whether the column for ids was named for these very documents, so that it has to be there.
+    several : bool
+        Whether this is one of several tables, of which some may be without titles.
     """
 
     options: TextOptions
     new: bool = False
     named: bool = False
+    several: bool = False
 
     @property
     def columns(self) -> dict[str, str | None]:
@@ -63,6 +66,8 @@ class Wanted:
     def needed(self) -> tuple[str, ...]:
         """Columns without which the table is not read."""
         names = self.columns
+        if self.several:
+            names.pop("title")
         needed = [names["id"]] if self.named else [] if self.new else [*names.values()]
         return self.options.text_column, *(name for name in needed if name is not None)
 
@@ -111,6 +116,7 @@ def table_documents(files: Mapping[str, Path], wanted: Wanted, meter: Meter) -> 
         By name, in order. Of several, names are part of ids that are mere numbers.
     wanted : Wanted
     """
+    wanted = replace(wanted, several=len(files) > 1)
     columns = _Columns(wanted)
     for name, path in files.items():
         try:
@@ -173,9 +179,9 @@ def _json_records(lines: TextIO) -> Iterator[Record]:
 
 def _csv_records(lines: TextIO, separators: str, wanted: Wanted) -> Iterator[Record]:
     bounded = bounded_lines(lines)
-    header = _header(bounded)
+    header, before = _header(bounded), 0
     if header and (said := _SEPARATOR_SAID.fullmatch(header[0])):
-        header, separators = _header(bounded), said[1]
+        header, before, separators = _header(bounded), 1, said[1]
     separator = _separator(header, separators, wanted.options.text_column)
     # strict: a quote left open would otherwise swallow the rest of the file
     rows = csv.reader(itertools.chain(header, bounded), delimiter=separator, strict=True)
@@ -189,11 +195,11 @@ def _csv_records(lines: TextIO, separators: str, wanted: Wanted) -> Iterator[Rec
             checked = True
         if cells and len(cells) != len(names):
             raise InputError(
-                f"line {rows.line_num} has {len(cells)} cells but the header names {len(names)} "
-                "columns: mend or quote it."
+                f"line {before + rows.line_num} has {len(cells)} cells but the header names "
+                f"{len(names)} columns: mend or quote it."
             )
         if cells:
-            yield f"line {rows.line_num}", dict(zip(names, cells, strict=True))
+            yield f"line {before + rows.line_num}", dict(zip(names, cells, strict=True))
 
 
 def _header(lines: Iterator[str]) -> list[str]:

@@ -63,7 +63,8 @@ class Notes:
 
 _SENTENCES = {
     "mended": "{count} of {total} documents hold bytes that are no characters (first: {first}); "
-    "these are replaced (files that are not UTF-8 need --encoding, or encoding in TextOptions)",
+    "these are replaced; CSV and JSONL that are not UTF-8 need --encoding, or encoding in "
+    "TextOptions",
     "empty": "{count} of {total} documents are empty (first: {first}); they are kept, but their "
     "clusters mean nothing",
     "repeated": "{count} of {total} documents repeat an earlier one (first: {first}); they are "

@@ -166,7 +166,9 @@ def _as_array(X: object) -> npt.NDArray[Any]:
 
 def _column_names(X: object) -> list[object]:
     """What a table calls its columns; nothing of an array. Arrow has them under another name."""
-    names: Any = getattr(X, "column_names", getattr(X, "columns", ()))
+    # a table of pandas has its columns as attributes, too, whatever they are called
+    names: Any = getattr(X, "columns" if hasattr(X, "iloc") else "column_names", None)
+    names = getattr(X, "columns", ()) if names is None else names
     return list(names) if isinstance(names, Iterable) else []
 
 

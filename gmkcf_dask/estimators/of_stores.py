@@ -19,8 +19,10 @@ from gmkcf_dask.methods.base import MEAN
 def store_at(given: str | Path) -> KernelStore:
     """The finished store at a path; who gave a text or a file for it is told where these go."""
     path = location(given)
+    said = f"there is no kernel store at {short(str(given))}: check the path"
     try:
-        return KernelStore.open(path)
+        if "\0" not in str(given):  # which no path has
+            return KernelStore.open(path)
     except StoreError as error:
         if is_store(path):  # what is wrong is with the store
             raise
@@ -28,7 +30,6 @@ def store_at(given: str | Path) -> KernelStore:
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
-        said = f"there is no kernel store at {short(str(given))}: check the path"
     raise StoreError(f"{said}; texts go in a list, and files through read_corpus")
 
 

@@ -182,17 +182,23 @@ def _flatten(kernels: object) -> Iterable[KernelSpec]:
         yield FunctionKernel(kernels, getattr(kernels, "__name__", type(kernels).__name__))
     elif _holds_numbers(kernels):
         raise InputError(
-            f"a matrix of shape {np.shape(cast('Any', kernels))} stands where kernels are named: "
-            "give matrices to fit and say 'precomputed' here, or wrap each in "
-            "Precomputed(matrix, name)"
+            f"{_shown_numbers(kernels)} stands where kernels are named: give matrices to fit and "
+            "say 'precomputed' here, or wrap each in Precomputed(matrix, name)"
         )
-    elif isinstance(kernels, Iterable):
+    elif isinstance(kernels, Iterable) and getattr(kernels, "ndim", 1) != 0:
         for item in kernels:
             yield from _flatten(item)
     else:
         raise InputError(
             f"kernels must be names, kernel specs, callables or 'precomputed', not {kernels!r}"
         )
+
+
+def _shown_numbers(kernels: object) -> str:
+    try:
+        return f"a matrix of shape {np.shape(cast('Any', kernels))}"
+    except ValueError:  # rows of different lengths
+        return "a list of numbers"
 
 
 def _holds_numbers(kernels: object) -> bool:

@@ -287,7 +287,7 @@ def _summary(clusters: list[dict[str, Any]], members: Membership, what: str) -> 
     in_company = members.sizes[members.labels] > 1
     if not in_company.any():
         return f"{said} Each is alone in its cluster."
-    loose = [c["label"] for c in filled if (c["cohesion"] or LOOSE) < LOOSE]
+    loose = [c["label"] for c in filled if c["cohesion"] is not None and c["cohesion"] < LOOSE]
     rest = np.isin(members.labels, loose if len(filled) > 2 else [])
     if rest.any():
         said += (
