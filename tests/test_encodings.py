@@ -15,6 +15,7 @@ from gmkcf_dask.cli import main
 from gmkcf_dask.corpus import TextReading, read_like
 from gmkcf_dask.corpus.markup import decoded
 from gmkcf_dask.errors import InputError
+from gmkcf_dask.results.run import OWN_FILES, REPORT
 
 WORDS = ["schöner schwarzer Tee", "größer", "Straße in Köln"]
 
@@ -269,9 +270,9 @@ def test_titles_may_be_missing_here_and_there(tmp_path):
 def test_reports_of_runs_are_no_documents(tmp_path):
     texts = tmp_path / "texts"
     (texts / "run").mkdir(parents=True)
-    for name in ("a.txt", "b.txt", "report.html"):
+    for name in ("a.txt", "b.txt", REPORT):
         (texts / name).write_text("green tea")
-    for name in ("report.html", "insight.json", "result.json"):
+    for name in OWN_FILES:  # by the names that runs have for them
         (texts / "run" / name).write_text("{}")
     corpus, _ = told(lambda: read_corpus(texts))
     assert corpus.ids == ("a.txt", "b.txt", "report.html")

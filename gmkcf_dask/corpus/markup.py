@@ -65,16 +65,18 @@ def decoded(content: bytes, named: str = AUTO, *, page: bool = False) -> tuple[s
     >>> decoded(b"\\x7fELF\\x00\\x01")
     ('', 'binary')
     """
-    encoding = encoding_of(content[:4], named)
-    plain = b"\0" not in "a".encode(encoding)
-    if plain and b"\0" in content:
+    marked = encoding_of(content[:4], "")
+    encoding = marked or encoding_of(b"", named)
+    writes_nul = b"\0" in "a".encode(encoding)
+    if b"\0" in content and not writes_nul:
         return "", "binary"
-    # of plain ASCII nobody knows: some encodings spell all they have with it; but what has no
-    # NUL at all is in none that writes spaces with them
-    unmarked = ["utf-8"] if b"\0" not in content and not (plain and content.isascii()) else []
-    unmarked += _declared(content) if page else ()
-    marked = encoding_of(content[:4], "") != ""
-    for name in (*(() if marked else unmarked), encoding):
+    looks: tuple[str, ...] = ()
+    if not marked:
+        # of plain ASCII nobody knows: some encodings spell all they have with it; but what has no
+        # NUL at all is in none that writes spaces with them
+        telling = b"\0" not in content and (writes_nul or not content.isascii())
+        looks = (*(("utf-8",) if telling else ()), *(_declared(content) if page else ()))
+    for name in (*looks, encoding):
         try:
             return content.decode(name), "whole"
         except (UnicodeDecodeError, LookupError):

@@ -77,13 +77,15 @@ def check_ids(ids: Iterable[object], n: int) -> tuple[str, ...]:
 
 
 def ids_of_index(X: object, n: int) -> tuple[str, ...] | None:
-    """The index of a table or series as ids; None where there is none, or two are equal.
+    """The index of a table or series as ids; None where it counts the rows, or two are equal.
 
     pandas is told by what its objects can do: lists have an `index`, too.
     """
     index: Any = getattr(X, "index", None) if hasattr(X, "iloc") else None
     if index is None or len(index) != n:
         return None
+    if (getattr(index, "start", None), getattr(index, "step", None)) == (0, 1):
+        return None  # the one that pandas makes: as many strings would say nothing
     names = tuple(name_of(value) for value in index)
     return names if len(set(names)) == n else None
 
@@ -167,8 +169,8 @@ def _as_array(X: object) -> npt.NDArray[Any]:
 def _column_names(X: object) -> list[object]:
     """What a table calls its columns; nothing of an array. Arrow has them under another name."""
     # a table of pandas has its columns as attributes, too, whatever they are called
-    names: Any = getattr(X, "columns" if hasattr(X, "iloc") else "column_names", None)
-    names = getattr(X, "columns", ()) if names is None else names
+    of_arrow = hasattr(X, "column_names") and not hasattr(X, "iloc")
+    names: Any = getattr(X, "column_names" if of_arrow else "columns", ())
     return list(names) if isinstance(names, Iterable) else []
 
 
