@@ -10,9 +10,10 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gmkcf_dask.compute.dense import DenseKernels
+    from gmkcf_dask.compute.plan import Plan, make_plan
+    from gmkcf_dask.compute.tiled import TiledKernels
     from gmkcf_dask.corpus import Corpus, TextOptions, read_corpus
-    from gmkcf_dask.engine.dense import DenseKernels
-    from gmkcf_dask.engine.tiled import TiledKernels
     from gmkcf_dask.estimators import (
         GMKCF,
         KCF,
@@ -22,21 +23,20 @@ if TYPE_CHECKING:
         RobustMultipleKernelKMeans,
         load,
     )
-    from gmkcf_dask.estimators.choose import suggest_k
+    from gmkcf_dask.estimators.select_k import suggest_k
     from gmkcf_dask.events import IterationDone, StageProgress
+    from gmkcf_dask.events.listeners import History, JsonLines
+    from gmkcf_dask.events.progress import Progress
     from gmkcf_dask.kernels.specs import FunctionKernel, Precomputed
-    from gmkcf_dask.kernels.store import KernelStore
-    from gmkcf_dask.listeners import History, JsonLines
-    from gmkcf_dask.methods.choose_k import KSuggestion
-    from gmkcf_dask.plan import Plan, make_plan
-    from gmkcf_dask.plots import (
+    from gmkcf_dask.methods.select_k import KSuggestion
+    from gmkcf_dask.results.metrics import scores
+    from gmkcf_dask.results.plots import (
         ConvergenceDisplay,
         EmbeddingDisplay,
         FusedKernelDisplay,
         KernelWeightsDisplay,
     )
-    from gmkcf_dask.progress import Progress
-    from gmkcf_dask.results.metrics import scores
+    from gmkcf_dask.store.kernel_store import KernelStore
 
 __version__ = version("gmkcf-dask")
 
@@ -51,25 +51,25 @@ _HOME = {
     "Corpus": "corpus",
     "TextOptions": "corpus",
     "read_corpus": "corpus",
-    "DenseKernels": "engine.dense",
-    "TiledKernels": "engine.tiled",
+    "DenseKernels": "compute.dense",
+    "TiledKernels": "compute.tiled",
     "FunctionKernel": "kernels.specs",
     "IterationDone": "events",
     "StageProgress": "events",
-    "KSuggestion": "methods.choose_k",
-    "KernelStore": "kernels.store",
-    "ConvergenceDisplay": "plots",
-    "EmbeddingDisplay": "plots",
-    "FusedKernelDisplay": "plots",
-    "KernelWeightsDisplay": "plots",
-    "History": "listeners",
-    "JsonLines": "listeners",
-    "Progress": "progress",
+    "KSuggestion": "methods.select_k",
+    "KernelStore": "store.kernel_store",
+    "ConvergenceDisplay": "results.plots",
+    "EmbeddingDisplay": "results.plots",
+    "FusedKernelDisplay": "results.plots",
+    "KernelWeightsDisplay": "results.plots",
+    "History": "events.listeners",
+    "JsonLines": "events.listeners",
+    "Progress": "events.progress",
     "Precomputed": "kernels.specs",
-    "Plan": "plan",
-    "make_plan": "plan",
+    "Plan": "compute.plan",
+    "make_plan": "compute.plan",
     "scores": "results.metrics",
-    "suggest_k": "estimators.choose",
+    "suggest_k": "estimators.select_k",
 }
 
 __all__ = [

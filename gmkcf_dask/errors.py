@@ -3,20 +3,108 @@
 The sentence says what is wrong, where, and what to do; `exit_code` is the command line's.
 """
 
-from gmkcf_dask.redact import redacted
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+HIDDEN = "***"
+_WORDS = r"(?:key|secret|token|password)"
+# of a storage account what stands before the @ is a container
+_USER_INFO = re.compile(r"(?<=://)(?<!abfs://)[^\s/@]+@")
+# name=value and name: value, also with a longer name such as aws_secret_access_key; words of a
+# sentence ("turkey: check the path") and parts of paths ("runs/key=5") are none
+_NAME = rf"(?<![\w/.\\-])(?:[\w-]*[_-]{_WORDS}|apikey|secret|token|password)['\"]?\s*(?:=\s*|:\s+)"
+_KEY = r"(?<![\w/.\\-])key\s*=\s*|(?<=['\"])key['\"]\s*:\s*"
+_ASSIGNED = re.compile(rf"(?i)({_NAME}|{_KEY})(['\"]?)([^\s'\"&;,]+)(?=['\"&;,\s]|$)")
+_WORD_AT_END = re.compile(rf"(?i)(?:^|[_-]){_WORDS}s?$")
+
+
+def without_user_info(text: str) -> str:
+    """The text without user names and passwords inside URLs.
+
+    >>> without_user_info("gmkcf plan x.npy --cluster tls://ann:pw@host:8786")
+    'gmkcf plan x.npy --cluster tls://***@host:8786'
+    >>> without_user_info("abfs://container@account/runs")
+    'abfs://container@account/runs'
+    """
+    return _USER_INFO.sub(f"{HIDDEN}@", text)
+
+
+def redacted(text: str) -> str:
+    """The text without user-info of URLs and without values of keys, secrets, tokens, passwords.
+
+    >>> redacted("tls://ann:pw@host:8786 with token=abc")
+    'tls://***@host:8786 with token=***'
+    """
+    return _ASSIGNED.sub(rf"\1\2{HIDDEN}", without_user_info(text))
+
+
+def visible(text: str, keep: str = "") -> str:
+    r"""The text with every control, format and line-breaking character escaped, but those kept.
+
+    These are all that Python does not print (ANSI escapes, new lines, bidirectional overrides,
+    halves of characters); spaces of any width stay.
+
+    >>> visible("a\x1b[2J\nb\u202e.txt")
+    'a\\x1b[2J\\nb\\u202e.txt'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if _is_plain(c) or c in keep else _escaped(c) for c in text)
+
+
+def _is_plain(character: str) -> bool:
+    return character.isprintable() or unicodedata.category(character) == "Zs"
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def redacted_tree(value: Any) -> Any:
+    """The same for everything inside nested mappings and lists, before they become JSON.
+
+    Only texts can be secrets: numbers under such a name are weights of a kernel called so.
+
+    >>> redacted_tree({"store": "s3://a:b@c/d", "api_key": "x", "token": 0.5})
+    {'store': 's3://***@c/d', 'api_key': '***', 'token': 0.5}
+    """
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, Mapping):
+        return {
+            name: HIDDEN if _is_secret(name, held) else redacted_tree(held)
+            for name, held in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [redacted_tree(held) for held in value]
+    return value
+
+
+def _is_secret(name: object, held: object) -> bool:
+    return isinstance(held, str) and bool(_WORD_AT_END.search(str(name)))
 
 
 class GmkcfError(Exception):
-    """Base of all errors raised on purpose by this package. Secrets in the sentence are struck out.
+    r"""Base of all errors raised on purpose by this package.
+
+    Secrets in the sentence are struck out, and control characters in it are escaped.
 
     >>> InputError("no answer from tcp://ann:pw@host:8786")
     InputError('no answer from tcp://***@host:8786')
+    >>> print(InputError("there is no file a\x1b[2J.npy"))
+    there is no file a\x1b[2J.npy
     """
 
     exit_code = 2
 
     def __init__(self, *sentence: object) -> None:
-        super().__init__(*(redacted(part) if isinstance(part, str) else part for part in sentence))
+        super().__init__(
+            *(visible(redacted(part)) if isinstance(part, str) else part for part in sentence)
+        )
 
 
 class InputError(GmkcfError, ValueError):
@@ -44,6 +132,10 @@ class PlanRefused(GmkcfError, MemoryError):
     exit_code = 3
 
 
+class DiskRefused(PlanRefused):
+    """The work needs more disk than is free, which is known before it begins."""
+
+
 class StoreError(GmkcfError, ValueError):
     """A store is incomplete, of another format, or made from other data or parameters."""
 
@@ -52,6 +144,10 @@ class DamagedStoreError(StoreError):
     """Part of a store is missing, unreadable, or not what was written."""
 
     exit_code = 4
+
+
+class DamagedInputError(DamagedStoreError):
+    """A description of the samples in a store is damaged; kernels do not depend on it."""
 
 
 class StoreGoneError(DamagedStoreError):
@@ -154,5 +250,13 @@ class ClusterWarning(UserWarning):
     """The cluster changed during work; results are the same, costs may not be."""
 
 
+class SecurityWarning(UserWarning):
+    """A file that others must not read can be read by them; work goes on."""
+
+
 class NumericsWarning(UserWarning):
     """A numerical guard was needed; the result is defined, but worth a look."""
+
+
+class StoreWarning(UserWarning):
+    """A store was in a state worth knowing (a writer was killed, say); work goes on."""

@@ -9,7 +9,7 @@ import click
 
 import gmkcf_dask
 from gmkcf_dask.cli import main
-from gmkcf_dask.estimators.prediction import Predicting
+from gmkcf_dask.estimators.prediction import PredictingClusterer
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 WIDTH = 100
@@ -122,7 +122,7 @@ def entry(name: str, value: object, shared: type | None = None) -> str:
 def methods_of_all() -> str:
     """What every estimator can do, said once."""
     parts = ["### Methods of every estimator", _NOT_ALL]
-    for name, function in methods(Predicting):
+    for name, function in methods(PredictingClusterer):
         parts.append(f"**{name}**`{short(function)}`")
         parts.append(markdown(function.__doc__ or ""))
     return "\n\n".join(parts)
@@ -136,7 +136,7 @@ def python_names() -> str:
         left = {name: value for name, value in left.items() if name not in members}
         if members:
             parts.append(f"## {group}")
-            shared = Predicting if group == "Estimators" else None
+            shared = PredictingClusterer if group == "Estimators" else None
             parts += [methods_of_all()] if shared else []
             parts += [entry(name, value, shared) for name, value in members.items()]
     assert not left, left

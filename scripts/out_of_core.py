@@ -5,17 +5,18 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.corpora import text_like
 from dask.utils import parse_bytes
+from helpers.corpora import text_like
 
-from gmkcf_dask import workflow
-from gmkcf_dask.cluster import open_cluster
-from gmkcf_dask.kernels.request import KernelRequest
+from gmkcf_dask.cluster import ClusterConfig
+from gmkcf_dask.cluster import launch as cluster
+from gmkcf_dask.events.progress import Progress
 from gmkcf_dask.kernels.specs import resolve_kernels
 from gmkcf_dask.methods.registry import METHODS, make_method
-from gmkcf_dask.plan import human_bytes
-from gmkcf_dask.progress import Progress
+from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.results.metrics import scores
+from gmkcf_dask.store.request import KernelRequest
+from gmkcf_dask.system.units import human_bytes
 
 
 def spilled(dask_worker) -> int:
@@ -49,27 +50,29 @@ def main() -> None:
         solver = {}  # those are for factorizations
     method = make_method(options.method, n_clusters=options.clusters, **solver)
     progress = Progress()
+    config = ClusterConfig("local", workers=options.workers, memory=options.memory)
     with (
         tempfile.TemporaryDirectory(dir=options.folder) as folder,
-        open_cluster("local", options.n, options.workers, options.memory) as resources,
+        cluster.start(config, options.n) as resources,
     ):
-        plan = workflow.request_plan(
+        plan = pipeline.request_plan(
             request, options.clusters, resources, Path(folder) / "store.zarr"
         )
         print(plan)
         start = time.perf_counter()
-        store = workflow.build(Path(folder) / "store.zarr", request, plan, resources, progress)
+        store = pipeline.build(Path(folder) / "store.zarr", request, plan, resources, progress)
         progress.close()
         built = time.perf_counter()
         build_peaks = resources.worker_peaks().values()
-        ((found, result),) = workflow.fit_into(
-            Path(folder) / "run", store, method, resources, seed=0, listen=progress
+        (run,) = pipeline.fit_into(
+            pipeline.FitOptions(Path(folder) / "run", method), store, resources, listen=progress
         )
+        found, result = run.clustering, run.result
         progress.close()
         done = time.perf_counter()
-        for note in result["warnings"]:
+        for note in result.warnings:
             print(f"note: {note}")
-        peaks = result["bytes"]["worker_peaks"]
+        peaks = result.bytes.worker_peaks
         blocks_spilled = sum(resources.runner.client.run(spilled).values())
         total_memory = options.workers * options.memory
         print(

@@ -17,14 +17,15 @@ from pathlib import Path
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from gmkcf_dask import prediction, workflow
 from gmkcf_dask.corpus import Corpus, read_corpus
-from gmkcf_dask.kernels.request import KernelRequest
 from gmkcf_dask.kernels.specs import resolve_kernels
 from gmkcf_dask.methods.registry import make_method
+from gmkcf_dask.pipeline import prediction
+from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.results.metrics import scores
-from gmkcf_dask.results.model import Model
+from gmkcf_dask.results.saved_model import Model
 from gmkcf_dask.results.training import Training, training_of_request
+from gmkcf_dask.store.request import KernelRequest
 
 HELD_SHARE = 0.3
 LEAST_MEAN, LEAST_EACH, MOST_DIFFERENCE = 0.995, 0.99, 0.05
@@ -41,20 +42,19 @@ class Kernels:
 
 def kernels_of(corpus: Corpus, normalization: str) -> Kernels:
     request = KernelRequest(corpus, resolve_kernels("paper12"), normalization=normalization)
-    found: list = []
-    stack = workflow.dense_kernels(request, tell=lambda *resolved: found.extend(resolved))
-    return Kernels(stack, training_of_request(request, *found))
+    stack, built = pipeline.build_dense(request)
+    return Kernels(stack, training_of_request(request, built.kernels, built.norms))
 
 
 def fitted(kernels: Kernels, method, seed: int) -> Model:
-    (found,) = workflow.fit(kernels.stack, method, [seed])
+    (found,) = pipeline.fit(kernels.stack, method, [seed])
     return Model(method, found, kernels.training)
 
 
 def one_seed(whole: Corpus, all_kernels: Kernels, method, normalization: str, seed: int) -> dict:
     """The four numbers of a seed."""
     model = fitted(all_kernels, method, seed)
-    labels, known = model.found.labels, np.array(whole.labels)
+    labels, known = model.clustering.labels, np.array(whole.labels)
     again = prediction.predict(model, whole.X).labels
     order = np.random.default_rng(seed).permutation(whole.n_samples)
     n_held = round(HELD_SHARE * whole.n_samples)

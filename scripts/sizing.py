@@ -3,8 +3,9 @@
 import argparse
 from collections.abc import Iterator
 
-from gmkcf_dask.plan import SPILL_TENTHS, Plan, Precision, Residency, human_bytes, make_plan
-from gmkcf_dask.tiling import GIB, ceil_div
+from gmkcf_dask.compute.plan import SPILL_TENTHS, Plan, Residency, make_plan
+from gmkcf_dask.kernels.tiling import Precision
+from gmkcf_dask.system.units import GIB, ceil_div, human_bytes
 
 SAMPLES = (8_000, 20_000, 50_000, 100_000, 200_000)
 KINDS: tuple[tuple[int, Precision], ...] = ((12, "float32"), (12, "compact"), (3, "float32"))

@@ -5,16 +5,11 @@ that the centres just fit into and wide ones, so that each k meets all of them.
 """
 
 import argparse
-import sys
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+from helpers.blobs import blobs
 
-from blobs import blobs  # noqa: E402
-
-from gmkcf_dask import KSuggestion, suggest_k  # noqa: E402
+from gmkcf_dask import KSuggestion, suggest_k
 
 DIMENSIONS = (2, 5, 10)
 ROOMS = (1.3, 3.0)

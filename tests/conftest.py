@@ -7,18 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.needs import ALL
 from hypothesis import HealthCheck, settings
-from needs import ALL
 from sklearn.exceptions import ConvergenceWarning
 
-from gmkcf_dask.cluster import local_cluster
+from gmkcf_dask.cluster.resources import local_cluster
+from gmkcf_dask.compute.runner import Runner, pin_worker_threads
 from gmkcf_dask.errors import NumericsWarning
-from gmkcf_dask.graph import Runner, pin_worker_threads
-from gmkcf_dask.plan import GIB
+from gmkcf_dask.system.units import GIB
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # ignored in the background of a shell, by all processes started here too; but tests send it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # likewise under nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _HYPOTHESIS = settings(
     deadline=None,
@@ -33,11 +35,12 @@ settings.load_profile("default")
 # Damage to files, processes and clusters, and mathematics done by the same NumPy, SciPy and
 # scikit-learn, say nothing about the Python version: one is enough, and the others are quick.
 _ONE_PYTHON = {
-    "test_accelerated", "test_benchmark", "test_eigen", "test_equivalence", "test_methods",
-    "test_pieces",
+    "test_accelerated", "test_benchmark", "test_eigen", "test_equivalence", "test_golden",
+    "test_methods", "test_pieces",
 }  # fmt: skip
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     # of scikit-learn: says nothing without a setting that is no part of our promises
     items[:] = [item for item in items if "check_array_api_input" not in item.name]
@@ -46,6 +49,22 @@ def pytest_collection_modifyitems(items):
         checks = item.name.startswith("test_scikit_learn_checks")
         if faults or checks or item.path.stem in _ONE_PYTHON:
             item.add_marker(pytest.mark.once)
+    _leave_most_cases_to_all(items)
+
+
+_MANY_CASES = 5
+"""Cases of one test up to which the plain run takes all of them."""
+
+
+def _leave_most_cases_to_all(items):
+    """Of tests with many cases, the plain run takes the first two and then every fourth."""
+    cases = {}
+    for item in items:
+        cases.setdefault((item.path, item.name.partition("[")[0]), []).append(item)
+    for alike in cases.values():
+        for number, item in enumerate(alike if len(alike) > _MANY_CASES else ()):
+            if number >= 2 and number % 4 != 2:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,11 +1,12 @@
-"""`gmkcf suggest-k`: how many clusters there are, before they are looked for."""
+"""`gmkcf suggest-k`: choose the number of clusters."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,20 +17,15 @@ from gmkcf_dask.cli.commands import main
 from gmkcf_dask.cli.options import (
     Location,
     cluster_options,
+    describe_cluster,
     force_option,
     kernel_options,
-    open_place,
+    start_cluster,
 )
+from gmkcf_dask.cli.output import add_result, current_output, echo, output_options
+from gmkcf_dask.cli.progress import read_input, show_progress
 from gmkcf_dask.cli.reading import check_samples, request_of, text_options
-from gmkcf_dask.cli.signals import or_interrupt
-from gmkcf_dask.cli.watching import (
-    reading,
-    showing_notes,
-    tell,
-    the_voice,
-    watch_options,
-    watching,
-)
+from gmkcf_dask.cli.signals import interruptible
 from gmkcf_dask.errors import InputError
 
 SUGGESTION, PICTURE = "suggest_k.json", "suggest_k.png"
@@ -62,7 +58,7 @@ _STAGES = ("reading", "statistics", "write", "suggest")
 @kernel_options
 @text_options
 @cluster_options
-@watch_options
+@output_options
 def suggest_k(
     given: str,
     ks: str,
@@ -73,26 +69,29 @@ def suggest_k(
     store: Path | None,
     **options: Any,
 ) -> None:
-    """Suggest a number of clusters for a finished STORE, or for INPUT, and say how sure it is.
+    """Suggest a number of clusters for a finished STORE, or for INPUT.
 
-    Several ks share every pass over the kernels; each has an eigengap, a stability over restarts
-    and a silhouette. The kernel options are for INPUT; a store has its own.
+    All ks share every pass over the kernels; each has an eigengap, a stability over restarts and a
+    silhouette. The kernel options are for INPUT; a store has its own.
     """
-    from gmkcf_dask import choosing
-    from gmkcf_dask.files import check_writable
+    from gmkcf_dask.methods.select_k import suggest, validate_restarts
+    from gmkcf_dask.store.files import check_writable
 
-    choice = choosing.Choice(parse_ks(ks))
+    numbers = parse_ks(ks)
+    validate_restarts(restarts)
     weights = None if weights_of is None else _learned_weights(weights_of)
     if out is not None:
         check_writable(out, "the suggestion")
-    how: dict[str, Any] = {"n_restarts": restarts, "seed": seed, "weights": weights}
-    found = _suggest(given, choice, store, how, options)
-    tell(**found.as_json())
-    for line in found.lines():
+    with _kernels(given, numbers, restarts, store, options) as (stack, listen):
+        suggestion = suggest(
+            stack, numbers, n_restarts=restarts, seed=seed, weights=weights, listen=listen
+        )
+    add_result(**suggestion.as_json())
+    for line in suggestion.lines():
         click.echo(line)
-    the_voice().answer(str(found.k))
+    current_output().answer(str(suggestion.k))
     if out is not None:
-        _write(out, found, given, {"restarts": restarts, "seed": seed})
+        _write(out, suggestion, given, {"restarts": restarts, "seed": seed})
 
 
 def parse_ks(text: str) -> range | tuple[int, ...]:
@@ -108,7 +107,7 @@ def parse_ks(text: str) -> range | tuple[int, ...]:
             raise InputError(f"--ks has {part!r}: give whole numbers such as 2-12, or 2,3,5,8")
         first, last = int(match[1]), int(match[2] or match[1])
         if first > last:
-            raise InputError(f"--ks has {part!r}, which is empty: give the smaller number first")
+            raise InputError(f"--ks has {part!r}, an empty range: give the smaller number first")
         if len(ks) + last - first >= MOST_KS:
             raise InputError(f"--ks names more than {MOST_KS} numbers: choose from fewer")
         if part == text.strip() and match[2]:
@@ -117,76 +116,75 @@ def parse_ks(text: str) -> range | tuple[int, ...]:
     return tuple(ks)
 
 
-def _suggest(
-    given: str, choice: Any, store: Path | None, how: dict[str, Any], options: dict[str, Any]
-) -> Any:
-    """From a store, or from input by way of one or in memory."""
-    from gmkcf_dask import choosing, workflow
-    from gmkcf_dask.kernels.manifest import is_own_format
-    from gmkcf_dask.kernels.store import KernelStore
-    from gmkcf_dask.locations import location
+@contextmanager
+def _kernels(
+    given: str, ks: Iterable[int], restarts: int, store: Path | None, options: dict[str, Any]
+) -> Iterator[tuple[Any, Any]]:
+    """The kernels of a store, or of input, in a store or in memory; and a listener."""
+    from gmkcf_dask.methods.select_k import suggestion_job, validate_ks
+    from gmkcf_dask.pipeline import run as pipeline
+    from gmkcf_dask.store.kernel_store import KernelStore
+    from gmkcf_dask.store.manifest import has_kernels, is_own_format
+    from gmkcf_dask.store.object_storage import location
 
     path = location(given)
-    request = None
-    if is_own_format(path):
+    request: Any = None
+    opened: Any = None
+    if is_own_format(path) or has_kernels(path):
         if store is not None:
-            raise InputError(f"{given} is a store: --store is for kernels that are to be made")
-        opened: Any = KernelStore.open(path)
+            raise InputError(f"{given} is already a store: --store is for kernels of INPUT")
+        opened = KernelStore.open(path)
         n = opened.n_samples
     else:
-        with showing_notes():
-            request = reading(partial(request_of, given, options), *_STAGES)
+        room = None if store is None else pipeline.disk_to_fill(store)
+        request = read_input(partial(request_of, given, options, disk_free=room), *_STAGES)
         n = request.n_samples
-    check_samples(choice, n, given)
+    numbers = check_samples(partial(validate_ks, ks), n, given)
+    job = suggestion_job(numbers, n, restarts)
     if request is not None and store is None:
-        with showing_notes(), watching() as listen:
-            stack: Any = workflow.dense_kernels(request, listen)
-            return choosing.suggest(stack, choice.ks, listen=or_interrupt(listen), **how)
+        with show_progress() as listen:
+            yield pipeline.dense_kernels(request, listen, job=job), interruptible(listen)
+        return
 
-    def planned(place: Any) -> Any:
+    def plan_on(resources: Any) -> Any:
         if request is None:
-            return workflow.store_plan(opened, choice.n_clusters, place)
-        return workflow.request_plan(request, choice.n_clusters, place, store)
+            return pipeline.store_plan(opened, max(numbers), resources, job)
+        return pipeline.request_plan(request, max(numbers), resources, store, job=job)
 
+    described = describe_cluster(n, options)
+    if described is not None:
+        plan_on(described)
     with (
-        open_place(n, options, check=planned) as resources,
-        showing_notes(),
-        watching(*_STAGES[-1:]) as listen,
+        start_cluster(n, options) as resources,
+        show_progress(*_STAGES[-1:]) as listen,
     ):
-        plan = planned(resources)
-        if request is not None:
-            assert store is not None
-            opened = workflow.build(store, request, plan, resources, listen, force=options["force"])
-        stack = workflow.stored_kernels(opened, plan, resources)
-        return choosing.suggest(stack, choice.ks, listen=or_interrupt(listen), **how)
+        plan = plan_on(resources)
+        if store is not None:
+            opened = pipeline.build(store, request, plan, resources, listen, force=options["force"])
+        yield pipeline.stored_kernels(opened, plan, resources), interruptible(listen)
 
 
 def _learned_weights(run: Path) -> Mapping[str, float]:
-    from gmkcf_dask.results.run import read_result
+    from gmkcf_dask.results.run_folder import read_result
 
     result = read_result(run)
-    if result.get("method") != "gmkcf":
-        raise InputError(f"{run} is no run of gmkcf: only that learns weights for K_w")
-    weights = result.get("kernel_weights")
-    if not isinstance(weights, dict) or not all(
-        isinstance(w, int | float) for w in weights.values()
-    ):
-        raise InputError(f"{run} does not say its kernel weights: run it again with --overwrite")
-    return weights
+    if result.method != "gmkcf":
+        raise InputError(f"{run} is not a run of gmkcf: only gmkcf learns weights for K_w")
+    return result.kernel_weights
 
 
-def _write(out: Path, found: Any, given: str, about: dict[str, Any]) -> None:
-    from gmkcf_dask.files import make_folder, put_atomic
-    from gmkcf_dask.redact import redacted_tree
-    from gmkcf_dask.results.k_picture import can_draw, draw_suggestion
+def _write(out: Path, suggestion: Any, given: str, about: dict[str, Any]) -> None:
+    from gmkcf_dask.errors import redacted_tree
+    from gmkcf_dask.results.plots.select_k import can_draw, draw_suggestion
+    from gmkcf_dask.store.files import make_folder, put_atomic
 
     make_folder(out, "the suggestion")
-    content = {**found.as_json(), "input": given, **about}
+    content = {**suggestion.as_json(), "input": given, **about}
     put_atomic(out / SUGGESTION, json.dumps(redacted_tree(content), indent=1).encode())
     written = [SUGGESTION]
     if can_draw():
-        put_atomic(out / PICTURE, draw_suggestion(found))
+        put_atomic(out / PICTURE, draw_suggestion(suggestion))
         written.append(PICTURE)
     else:
-        click.echo("no picture: it needs the extra [plot] (pip install 'gmkcf-dask[plot]')")
-    click.echo(f"written: {', '.join(written)} in {shlex.quote(str(out))}")
+        click.echo(f"{PICTURE} needs the extra [plot]: pip install 'gmkcf-dask[plot]'")
+    echo(f"written: {', '.join(written)} in {shlex.quote(str(out))}")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gmkcf_dask import __version__
-from gmkcf_dask.cli.asked import is_done, kernels_asked, resumes
 from gmkcf_dask.cli.group import Group
 from gmkcf_dask.cli.options import (
     METHOD_PARAMETERS,
@@ -19,29 +19,28 @@ from gmkcf_dask.cli.options import (
     cluster_options,
     clusters_option,
     default_store,
+    describe_cluster,
     fit_options,
     force_option,
     input_argument,
     kernel_options,
     normalization_option,
-    open_place,
     refuse_foreign_store,
+    start_cluster,
+    which_options,
 )
-from gmkcf_dask.cli.reading import check_samples, request_of, text_options
-from gmkcf_dask.cli.report import found_in, report_many, report_one
-from gmkcf_dask.cli.signals import or_interrupt
-from gmkcf_dask.cli.watching import (
-    note,
-    reading,
-    showing_notes,
-    tell,
-    the_voice,
-    watch_options,
-    watching,
-)
-from gmkcf_dask.errors import HopelessError, InputError, StoreBusyError
-from gmkcf_dask.plan import human_bytes
-from gmkcf_dask.redact import redacted
+from gmkcf_dask.cli.output import add_note, add_result, current_output, echo, output_options
+from gmkcf_dask.cli.progress import read_input, show_progress
+from gmkcf_dask.cli.reading import check_samples, options_of_store, request_of, text_options
+from gmkcf_dask.cli.report import machine_summary, report_many, report_one
+from gmkcf_dask.cli.signals import interruptible
+from gmkcf_dask.errors import HopelessError, InputError, StoreBusyError, redacted
+from gmkcf_dask.system.disk_space import folder_in_errors
+from gmkcf_dask.system.units import human_bytes
+
+if TYPE_CHECKING:
+    from gmkcf_dask.pipeline.run import FitOptions
+    from gmkcf_dask.store.kernel_store import KernelStore
 
 _STAGES = ("reading", "statistics", "write", "fit", "overview")
 _SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 100}
@@ -56,31 +55,39 @@ def main() -> None:
     or .html files, a .jsonl, .csv, .tsv or .parquet table with a text column, or a pattern such as
     "logs/*.jsonl.gz"; text files may end in .gz. Stores and runs are paths or s3:// URLs.
 
-    Exit codes: 0 done, 2 bad input or usage, 3 no room in memory or on disk, 4 damaged store, 5
-    cluster or object store lost or no space for a checkpoint (to be resumed), 6 store being written
-    by another, 130 and 143 interrupted by SIGINT and SIGTERM.
+    Exit codes: 0 done, 2 bad input, usage or missing rights, 3 no room in memory or on disk, 4
+    damaged store or model, 5 cluster, file system or object store does not answer, or no space for
+    a checkpoint (to be resumed), 6 store being written by another, 129, 130 and 143 interrupted by
+    SIGHUP, SIGINT and SIGTERM.
     """
 
 
 @main.command()
 @input_argument
 @clusters_option
+@which_options
 @kernel_options
 @text_options
 @cluster_options
-@watch_options
+@output_options
 def plan(input_path: str, n_clusters: int, **options: Any) -> None:
-    """Show what a job would cost: disk, memory, passes over the data. Runs nothing."""
-    from gmkcf_dask import workflow
-    from gmkcf_dask.methods.gmkcf import Gmkcf
+    """Show what a job would cost: disk, memory, time, passes over the data. Runs nothing."""
+    from gmkcf_dask.pipeline import run as pipeline
 
-    with showing_notes():
-        request = reading(partial(request_of, input_path, options), "reading")
-    check_samples(Gmkcf(n_clusters), request.n_samples, input_path)
-    with open_place(request.n_samples, options, only_describe=True) as resources:
-        here = workflow.free_disk(Path())
-        the_plan = workflow.request_plan(request, n_clusters, resources, disk_free=here)
-        tell(plan=asdict(the_plan), runs_on=resources.description)
+    options["n_clusters"] = n_clusters
+    method = _method(options)
+    here = pipeline.free_disk(Path())
+    read = partial(request_of, input_path, options, disk_free=here)
+    request = read_input(read, "reading")
+    check_samples(method.check_samples, request.n_samples, input_path)
+    kernels = _select_kernels(options["kernel"], method, tuple(spec.name for spec in request.specs))
+    with ExitStack() as stack:
+        resources = describe_cluster(request.n_samples, options)
+        if resources is None:
+            resources = stack.enter_context(start_cluster(request.n_samples, options))
+        job = pipeline.job_of(method, kernels)
+        the_plan = pipeline.request_plan(request, n_clusters, resources, disk_free=here, job=job)
+        add_result(plan=asdict(the_plan), runs_on=resources.description)
         click.echo(str(the_plan))
         click.echo(f"runs on: {resources.description}")
 
@@ -92,62 +99,75 @@ def plan(input_path: str, n_clusters: int, **options: Any) -> None:
 @kernel_options
 @text_options
 @cluster_options
-@watch_options
+@output_options
 def build(input_path: str, store: Path, **options: Any) -> None:
-    """Compute the kernels of INPUT into STORE; an interrupted build goes on where it stopped."""
-    from gmkcf_dask import workflow
+    """Compute the kernels of INPUT into STORE; an interrupted build resumes.
 
-    with showing_notes():
-        request = reading(partial(request_of, input_path, options), *_STAGES[:3])
+    A complete STORE of the same INPUT is verified; what is damaged or missing is written again
+    from INPUT. Options that are not given are those that STORE was made with.
+    """
+    from gmkcf_dask.pipeline import run as pipeline
 
-    def planned(place: Any) -> Any:
+    options = options_of_store(store, options)
+    with folder_in_errors(store):
+        read = partial(request_of, input_path, options, disk_free=pipeline.disk_to_fill(store))
+        request = read_input(read, *_STAGES[:3])
+
+    def plan_on(resources: Any) -> Any:
         # building alone needs no place for a fused kernel
-        return workflow.request_plan(request, 1, place, store, residency="recompute")
+        with folder_in_errors(store):
+            return pipeline.request_plan(request, 1, resources, store, residency="recompute")
 
+    described = describe_cluster(request.n_samples, options)
+    if described is not None:
+        plan_on(described)
     with (
-        open_place(request.n_samples, options, check=planned) as resources,
-        showing_notes(),
-        watching() as listen,
+        start_cluster(request.n_samples, options) as resources,
+        show_progress() as listen,
     ):
-        built = workflow.build(
-            store, request, planned(resources), resources, listen, force=options["force"]
+        built = pipeline.build(
+            store,
+            request,
+            plan_on(resources),
+            resources,
+            listen,
+            force=options["force"],
+            verify=True,
         )
-    tell(store=store, kernels=list(built.names), n_samples=built.n_samples)
-    click.echo(
+    add_result(store=store, kernels=list(built.names), n_samples=built.n_samples)
+    echo(
         f"{store}: {len(built.names)} kernels of {built.n_samples:,} samples, "
         f"{human_bytes(built.stored_bytes())} on disk"
     )
     _echo_duplicates(built)
-    click.echo(f"next: gmkcf fit {shlex.quote(str(store))} -k K --out RUN")
+    echo(f"next: gmkcf fit {shlex.quote(str(store))} -k K --out RUN")
 
 
 @main.command()
 @click.argument("store", type=Location())
 @fit_options
 @cluster_options
-@watch_options
+@output_options
 def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
     """Cluster the samples of a finished STORE."""
-    from gmkcf_dask import workflow
-    from gmkcf_dask.kernels.store import KernelStore
-    from gmkcf_dask.results.run import check_run_folder
+    from gmkcf_dask.pipeline import run as pipeline
+    from gmkcf_dask.results.run_folder import check_run_folder
+    from gmkcf_dask.store.kernel_store import KernelStore
 
     method = _method(options)
-    resume = resumes(method, options, overwrite=overwrite)
+    resume = _check_resume(method, options, overwrite=overwrite)
     check_run_folder(out, overwrite=overwrite, resume=resume)
     opened = KernelStore.open(store)
     method.check_samples(opened.n_samples)
-    kernels = kernels_asked(options["kernel"], method, opened.names)
-    for name in kernels if len(kernels) > 1 else ():
-        check_run_folder(out / name, overwrite=overwrite, resume=resume, inside=out)
-    if resume and is_done(out, opened, method, kernels, options):
+    wanted = _fit_options(out, method, opened.names, options, overwrite=overwrite)
+    if resume and _is_done(wanted, opened):
         return
 
-    def planned(place: Any) -> Any:
-        return workflow.store_plan(opened, method.n_clusters, place)
-
-    with open_place(opened.n_samples, options, check=planned) as resources:
-        _fit_and_report(out, opened, method, kernels, resources, options, {})
+    described = describe_cluster(opened.n_samples, options)
+    if described is not None:
+        pipeline.store_plan(opened, method.n_clusters, described, wanted.job())
+    with start_cluster(opened.n_samples, options) as resources:
+        _fit_and_report(wanted, opened, resources, {})
 
 
 @main.command()
@@ -163,53 +183,58 @@ def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
 @kernel_options
 @text_options
 @cluster_options
-@watch_options
+@output_options
 def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **options: Any) -> None:
     """Plan, build and fit in one: from INPUT to clusters."""
-    from gmkcf_dask import workflow
-    from gmkcf_dask.kernels.build import find_store
-    from gmkcf_dask.results.run import check_run_folder
+    from gmkcf_dask.pipeline import run as pipeline
+    from gmkcf_dask.results.run_folder import check_run_folder
+    from gmkcf_dask.store.build import find_store
 
     method = _method(options)
-    resume = resumes(method, options, overwrite=overwrite)
+    resume = _check_resume(method, options, overwrite=overwrite)
     check_run_folder(out, overwrite=overwrite, resume=resume)
-    watch = workflow.Stopwatch({})
-    with showing_notes():
-        read = partial(request_of, input_path, options)
-        request = watch.time("read", lambda: reading(read, *_STAGES))
-    check_samples(method, request.n_samples, input_path)
-    kernels = kernels_asked(options["kernel"], method, tuple(spec.name for spec in request.specs))
-    for name in kernels if len(kernels) > 1 else ():
-        check_run_folder(out / name, overwrite=overwrite, resume=resume, inside=out)
-    path = store or default_store(options, out)
-    if resume and is_done(out, find_store(path, request), method, kernels, options):
+    watch = pipeline.Stopwatch({})
+    place = store or default_store(options, out)
+    with folder_in_errors(place):
+        read = partial(request_of, input_path, options, disk_free=pipeline.disk_to_fill(place))
+        request = watch.time("read", lambda: read_input(read, *_STAGES))
+    check_samples(method.check_samples, request.n_samples, input_path)
+    path, title = place, Path(input_path).name
+    names = tuple(spec.name for spec in request.specs)
+    wanted = _fit_options(out, method, names, options, overwrite=overwrite, title=title)
+    if resume and _is_done(wanted, find_store(path, request)):
         return
-    replace = overwrite and store is None and workflow.is_other_store(path, request)
+    replace = overwrite and store is None and pipeline.is_other_store(path, request)
     if replace:
         refuse_foreign_store(out, path)
 
-    def planned(place: Any) -> Any:
+    def plan_on(resources: Any) -> Any:
         used = None if replace else path
-        free = workflow.free_disk(path)
-        return workflow.request_plan(request, method.n_clusters, place, used, disk_free=free)
+        free = pipeline.free_disk(path)
+        with folder_in_errors(path):
+            return pipeline.request_plan(
+                request, method.n_clusters, resources, used, disk_free=free, job=wanted.job()
+            )
 
-    with open_place(request.n_samples, options, check=planned) as resources:
-        the_plan = planned(resources)
-        click.echo(f"plan for {redacted(input_path)} on {resources.description}")
+    described = describe_cluster(request.n_samples, options)
+    if described is not None:
+        plan_on(described)
+    with start_cluster(request.n_samples, options) as resources:
+        the_plan = plan_on(resources)
+        echo(f"plan for {redacted(input_path)} on {resources.description}")
         for line in the_plan.lines():
             click.echo(f"  {line}")
         if replace:
-            workflow.remove_store(path, force=options["force"])
-        with showing_notes(), watching() as listen:
+            pipeline.remove_store(path, force=options["force"])
+        with show_progress() as listen:
             built = watch.time(
                 "build",
-                lambda: workflow.build(
+                lambda: pipeline.build(
                     path, request, the_plan, resources, listen, force=options["force"]
                 ),
             )
         _echo_duplicates(built)
-        title = Path(input_path).name
-        _fit_and_report(out, built, method, kernels, resources, options, watch.seconds, title)
+        _fit_and_report(wanted, built, resources, watch.seconds)
 
 
 @main.command()
@@ -220,28 +245,28 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
     help="CSV with the columns id,label.  [default: the labels that came with the corpus]",
 )
 @cluster_options
-@watch_options
+@output_options
 def score(run_folder: Path, labels: Path | None, **options: Any) -> None:
     """Compare the clusters of a RUN with known labels: ACC, NMI, purity, ARI.
 
-    This takes a moment in this process; the cluster options are understood but not needed.
+    The cluster options are accepted but not used.
     """
-    from gmkcf_dask.kernels.store import KernelStore
+    from gmkcf_dask.results.finished_run import store_of_run
     from gmkcf_dask.results.metrics import scores
-    from gmkcf_dask.results.run import LABELS, match_labels, read_labels, read_result
+    from gmkcf_dask.results.run_folder import labels_of_run, match_labels, read_labels, read_result
 
     result = read_result(run_folder)
-    predicted = read_labels(run_folder / LABELS)
+    predicted = labels_of_run(run_folder, result)
     if labels is not None:
         known = read_labels(labels)
     else:
-        store = KernelStore.open(result["store"])
+        store = store_of_run(result, run_folder)
         found = store.strings("labels")
         if found is None:
             raise InputError("the corpus came without labels: give them with --labels FILE")
         known = dict(zip(store.ids, found, strict=True))
     measured = scores(*match_labels(predicted, known))
-    tell(run=run_folder, scores=measured)
+    add_result(run=run_folder, scores=measured)
     for name, value in measured.items():
         click.echo(f"{name:<7}{value:.4f}")
 
@@ -266,7 +291,7 @@ def score(run_folder: Path, labels: Path | None, **options: Any) -> None:
 )
 @normalization_option
 @cluster_options
-@watch_options
+@output_options
 def benchmark(
     data: Path,
     datasets: str,
@@ -276,29 +301,28 @@ def benchmark(
     normalization: Any,
     **options: Any,
 ) -> None:
-    """Run the paper's methods and others on its corpora, and set the scores beside its tables.
+    """Run the paper's methods and others on its corpora and compare with its tables.
 
-    What OUT already holds is not run again, so a benchmark that was broken off goes on.
+    Results that OUT already holds are kept, so an interrupted benchmark resumes.
     """
-    from gmkcf_dask.benchmark.entries import choose_entries
-    from gmkcf_dask.benchmark.report import write_report
-    from gmkcf_dask.benchmark.runs import Benchmark, run_benchmark
+    from gmkcf_dask.pipeline.benchmark.entries import choose_entries
+    from gmkcf_dask.pipeline.benchmark.runs import Benchmark, run_benchmark
+    from gmkcf_dask.pipeline.benchmark.tables import write_report
 
     names = [name.strip() for name in methods.split(",") if name.strip()]
     sets = tuple(name.strip() for name in datasets.split(",") if name.strip())
     asked = Benchmark(data, out, sets, tuple(choose_entries(names)), n_seeds, normalization)
-    options["cluster"] = options["cluster"] or "threads"
-    with open_place(0, options) as resources, watching() as listen:
+    with start_cluster(0, options) as resources, show_progress() as listen:
 
-        def say(line: str) -> None:
+        def print_row(line: str) -> None:
             listen.close()
             click.echo(line)
 
-        rows = run_benchmark(asked, resources, say, listen)
+        rows = run_benchmark(asked, resources, print_row, listen)
     written = write_report(out, rows)
-    tell(runs=len(rows), written=written)
+    add_result(runs=len(rows), written=written)
     for path in written:
-        click.echo(f"written: {path}")
+        echo(f"written: {path}")
     if not any(path.suffix == ".png" for path in written):
         click.echo("no pictures: they need the extra [plot] (pip install 'gmkcf-dask[plot]')")
 
@@ -318,60 +342,118 @@ def _method(options: dict[str, Any]) -> Any:
     return make_method(options["method"], n_clusters=options["n_clusters"], **given)
 
 
-def _fit_and_report(
-    out: Path,
-    store: Any,
-    method: Any,
-    kernels: list[str],
-    resources: Any,
-    options: dict[str, Any],
-    seconds: dict[str, float],
-    title: str | None = None,
-) -> None:
-    from gmkcf_dask import workflow
-    from gmkcf_dask.files import exists
-    from gmkcf_dask.kernels.lease import owning
-    from gmkcf_dask.results.checkpoints import FOLDER, has_checkpoint, may_go_on
-    from gmkcf_dask.results.run import REPORT
+def _check_resume(method: Any, options: dict[str, Any], *, overwrite: bool) -> bool:
+    """The option --resume, once it fits the others."""
+    resume: bool = options["resume"]
+    if resume and overwrite:
+        raise InputError("--resume continues a run and --overwrite replaces it: choose one")
+    if method.run_type is None and options["checkpoint_every"] is not None:
+        raise InputError(
+            f"{method.name} is short and keeps no checkpoints: leave --checkpoint-every out"
+        )
+    return resume
 
-    folder, before = out / FOLDER, tuple(the_voice().noted)
-    if options["resume"] and method.run_type is None:
-        note(f"{method.name} keeps no checkpoints and begins again")
-    elif options["resume"] and not has_checkpoint(folder):
-        note(f"there is no checkpoint in {out}, beginning at the beginning")
+
+def _is_done(wanted: FitOptions, store: KernelStore | None) -> bool:
+    """Whether the run is finished already; writes the report that it lacks."""
+    from gmkcf_dask.cluster import threads
+    from gmkcf_dask.pipeline.run import finish_reports, is_finished
+    from gmkcf_dask.results.run_folder import REPORT
+
+    if not is_finished(wanted, store):
+        return False
+    with show_progress("overview") as listen:
+        written = finish_reports(wanted, store, threads(), listen)
+    if not written:
+        echo(f"this run is finished: {wanted.out} holds its results, nothing was done")
+    for folder in written:
+        echo(f"this run is finished, its report was missing: {folder / REPORT} was written")
+    add_result(out=wanted.out, finished_before=True, reports_written=written)
+    return True
+
+
+def _select_kernels(kernel: str | None, method: Any, names: tuple[str, ...]) -> list[str]:
+    """The kernels that a single-kernel method runs on."""
+    from gmkcf_dask.methods.base import MEAN, SingleKernelMethod
+
+    if not isinstance(method, SingleKernelMethod):
+        if kernel is not None:
+            raise InputError(f"{method.name} uses all kernels: leave --kernel out")
+        return [MEAN]
+    if kernel == "all":
+        return list(names)
+    if kernel not in (None, MEAN, *names):
+        raise InputError(
+            f"there is no kernel {kernel!r} here: choose mean, all, or one of {', '.join(names)}"
+        )
+    return [kernel or MEAN]
+
+
+def _fit_options(
+    out: Path,
+    method: Any,
+    names: tuple[str, ...],
+    options: dict[str, Any],
+    *,
+    overwrite: bool,
+    title: str | None = None,
+) -> FitOptions:
+    """What to fit, once every run folder is known to be free for it."""
+    from gmkcf_dask.pipeline.run import FitOptions
+    from gmkcf_dask.results.run_folder import check_run_folder
+
+    wanted = FitOptions(
+        out,
+        method,
+        options["seed"],
+        _select_kernels(options["kernel"], method, names),
+        overwrite,
+        options["resume"],
+        options["checkpoint_every"],
+        options["raw_ids"],
+        click.get_current_context().find_root().obj.rerun_command(),
+        title,
+    )
+    for folder in wanted.folders if len(wanted.folders) > 1 else ():
+        check_run_folder(folder, overwrite=overwrite, resume=wanted.resume, inside=out)
+    return wanted
+
+
+def _fit_and_report(
+    wanted: FitOptions, store: Any, resources: Any, seconds: dict[str, float]
+) -> None:
+    from gmkcf_dask.pipeline import run as pipeline
+    from gmkcf_dask.results.checkpoints import has_checkpoint, may_go_on
+    from gmkcf_dask.results.run_folder import REPORT
+    from gmkcf_dask.store.files import exists
+
+    out, notes = wanted.out, tuple(current_output().notes)
+    if wanted.resume and wanted.method.run_type is None:
+        add_note(f"{wanted.method.name} keeps no checkpoints and starts again")
+    elif wanted.resume and not has_checkpoint(wanted.checkpoint):
+        add_note(f"there is no checkpoint in {out}, starting from the beginning")
+    watch = pipeline.Stopwatch(seconds)
     try:
-        with owning(out) as still_ours, watching(*_STAGES[3:]) as listen:
-            found = workflow.fit_into(
-                out,
-                store,
-                method,
-                resources,
-                seed=options["seed"],
-                kernels=kernels,
-                listen=or_interrupt(listen),
-                watch=workflow.Stopwatch(seconds),
-                checkpoint_every=options["checkpoint_every"],
-                resume=options["resume"],
-                still_ours=still_ours,
-                command=click.get_current_context().find_root().obj.anew(),
-                title=title,
-                said_before=before,
+        with show_progress(*_STAGES[3:]) as listen:
+            hear = interruptible(listen)
+            runs = pipeline.fit_into(
+                wanted, store, resources, listen=hear, watch=watch, notes=notes
             )
     except (HopelessError, InputError, StoreBusyError):
         raise  # the same command would end there again; what InputError leaves waits for another
     except BaseException:
-        click.get_current_context().find_root().obj.resumable = may_go_on(folder)
+        click.get_current_context().find_root().obj.resumable = may_go_on(wanted.checkpoint)
         raise
-    for sentence in found[0][1]["warnings"]:
-        note(sentence)
-    if len(found) == 1:
-        report_one(*found[0])
+    for sentence in runs[0].result.warnings:
+        add_note(sentence)
+    if len(runs) == 1:
+        report_one(runs[0])
     else:
-        report_many([clustering for clustering, _ in found])
-    spent = ", ".join(f"{stage} {value:.1f} s" for stage, value in found[-1][1]["seconds"].items())
-    click.echo(f"time: {spent}")
-    where = out if len(found) == 1 else out / "KERNEL"
-    tell(**found_in(out, store, found))
-    click.echo(f"results: {where}/labels.csv, {where}/result.json, {where}/factors.npz")
+        report_many(runs)
+    last = runs[-1].result.seconds
+    click.echo("time: " + ", ".join(f"{stage} {value:.1f} s" for stage, value in last.items()))
+    where = out if len(runs) == 1 else out / "KERNEL"
+    add_result(**machine_summary(out, store, runs))
+    echo(f"results: {where}/labels.csv, {where}/result.json, {where}/factors.npz")
     if exists(out / REPORT):
-        click.echo(f"to read: {out / REPORT}, in a browser")
+        echo(f"Open {out / REPORT} in a browser.")

@@ -1,4 +1,4 @@
-"""`gmkcf doctor`: connect, ask every worker, say what is wrong and how to mend it."""
+"""`gmkcf doctor`: connect, ask every worker, say what is wrong and how to fix it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from gmkcf_dask.cli.commands import main
-from gmkcf_dask.cli.options import Location, cluster_options, open_place
-from gmkcf_dask.cli.watching import tell, watch_options
+from gmkcf_dask.cli.options import Location, cluster_options, start_cluster
+from gmkcf_dask.cli.output import add_result, output_options
 from gmkcf_dask.errors import ClusterError
-from gmkcf_dask.files import absolute
+from gmkcf_dask.store.files import absolute
 
 
 @main.command()
@@ -25,7 +25,7 @@ from gmkcf_dask.files import absolute
 )
 @click.option("-k", "--clusters", "n_clusters", type=click.IntRange(min=1), default=10)
 @cluster_options
-@watch_options
+@output_options
 def doctor(store: Path | None, samples: int | None, n_clusters: int, **options: Any) -> None:
     """Connect to a cluster and show every worker: versions, memory, settings, disk, speed.
 
@@ -33,8 +33,8 @@ def doctor(store: Path | None, samples: int | None, n_clusters: int, **options: 
     it, may write there, and how fast it reads. Exit code 0 where nothing is wrong, 2 where a run
     would fail.
     """
-    from gmkcf_dask import doctor as examination
-    from gmkcf_dask.kernels.manifest import Manifest
+    from gmkcf_dask.cluster import doctor as examination
+    from gmkcf_dask.store.manifest import Manifest
 
     with ExitStack() as stack:
         place, rows = None, samples or 10_000
@@ -43,7 +43,7 @@ def doctor(store: Path | None, samples: int | None, n_clusters: int, **options: 
             if place.store_id is not None and samples is None:
                 rows = Manifest.read(store).n_samples
         shape = (rows, n_clusters)
-        resources = stack.enter_context(open_place(rows, options, unchecked=True))
+        resources = stack.enter_context(start_cluster(rows, options, unchecked=True))
         click.echo(f"{resources.description}")
         if place is not None and place.store_id is None:
             click.echo(f"there is no store yet: it would be made in {Path(place.probe).parent}")
@@ -54,13 +54,13 @@ def doctor(store: Path | None, samples: int | None, n_clusters: int, **options: 
             else examination.examine_cluster(client, place, shape)
         )
     lines = examination.report(patients, shape)
-    tell(workers=len(patients), report=list(lines))
+    add_result(workers=len(patients), report=list(lines))
     for line in lines:
         click.echo(line)
     ill = [patient for patient in patients if patient.problems]
     if ill:
         raise ClusterError(
-            f"{len(ill)} of {len(patients)} workers would fail in a run: mend what is marked WRONG "
+            f"{len(ill)} of {len(patients)} workers would fail in a run: fix what is marked WRONG "
             "above"
         )
     click.echo("all is well")

@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
+import msgspec
 
-from gmkcf_dask.graph import STALL_SECONDS
-from gmkcf_dask.plan import STORED_BYTES
+from gmkcf_dask.compute import STALL_SECONDS
+from gmkcf_dask.errors import DiskFullError
+from gmkcf_dask.kernels.tiling import STORED_BYTES
 
 if TYPE_CHECKING:
-    from gmkcf_dask.cluster_config import ClusterConfig
+    from gmkcf_dask.cluster import ClusterConfig, Resources
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -26,7 +27,7 @@ class Location(click.Path):
     """A path of this machine, or a URL such as s3://BUCKET/NAME."""
 
     def convert(self, value: Any, param: Any, ctx: click.Context | None) -> Any:
-        from gmkcf_dask.locations import location
+        from gmkcf_dask.store.object_storage import location
 
         return location(value)
 
@@ -51,21 +52,27 @@ def _finite(ctx: click.Context, param: click.Parameter, value: float | None) -> 
     return value
 
 
-def _as_member(command: _F) -> _F:
-    """Under `mpirun` a command is run by one process; the others serve it."""
+def _with_cluster_config(command: _F) -> _F:
+    """Read the cluster options once, before any work, into `options["cluster_config"]`.
+
+    Under `mpirun` one process runs the command; the others serve it.
+    """
 
     @wraps(command)
     def run(*args: Any, **options: Any) -> Any:
-        from gmkcf_dask.cluster_config import is_config_path, kind_said
+        from gmkcf_dask.cluster.config import is_config_path, is_mpi
+        from gmkcf_dask.cluster.plain_yaml import load_file
 
         where: str | None = options["cluster"]
-        if where is None or not is_config_path(where) or kind_said(Path(where)) != "mpi":
-            asked_place(options)  # what is wrong with it is said before any work
-            return command(*args, **options)
-        from gmkcf_dask.kinds.mpi import mpi_member
+        document = None
+        if where is not None and is_config_path(where):
+            document = load_file(Path(where))
+        if document is None or not is_mpi(document):
+            return command(*args, **options, cluster_config=cluster_config(options, document))
+        from gmkcf_dask.cluster.mpi import mpi_member
 
-        with mpi_member(lambda: asked_place(options)) as drives:
-            return command(*args, **options) if drives else None
+        with mpi_member(lambda: cluster_config(options, document)) as config:
+            return None if config is None else command(*args, **options, cluster_config=config)
 
     return cast(_F, run)
 
@@ -130,7 +137,7 @@ cluster_options = options_in_a_row(
         help="Seconds without any progress after which a cluster is given up.  [default: "
         f"{STALL_SECONDS:g}]",
     ),
-    _as_member,
+    _with_cluster_config,
 )
 normalization_option = click.option(
     "--normalization",
@@ -224,12 +231,34 @@ method_options = options_in_a_row(
         help="rmkkm: cluster anew after every weight step, or go on.  [default: go on]",
     ),
 )
+raw_ids_option = click.option(
+    "--raw-ids",
+    is_flag=True,
+    help="Write ids as they are. Without it, ids that begin with = + - @ ' or a tab get an "
+    "apostrophe before them in CSV files, so that no spreadsheet program computes them.",
+)
+which_options = options_in_a_row(
+    click.option(
+        "--method",
+        type=click.Choice(["gmkcf", "kcf", "kkm", "sc", "coreg", "rmkkm"]),
+        default="gmkcf",
+        help="Multiple kernels: gmkcf, coreg, rmkkm. One kernel: kcf, kkm (kernel k-means), sc "
+        "(spectral clustering).",
+    ),
+    click.option(
+        "--kernel",
+        help="kcf, kkm, sc: a kernel of the store by name, mean of all, or all for every kernel in "
+        "turn, sharing passes over them.  [default: mean]",
+    ),
+    method_options,
+)
 fit_options = options_in_a_row(
     clusters_option,
     click.option(
         "--out", type=Location(), required=True, help="Folder for the results, a path or a URL."
     ),
     click.option("--overwrite", is_flag=True, help="Replace the results of another run in --out."),
+    raw_ids_option,
     click.option(
         "--resume",
         is_flag=True,
@@ -244,19 +273,7 @@ fit_options = options_in_a_row(
         "often as it takes a twentieth of the time]",
     ),
     click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of all randomness."),
-    click.option(
-        "--method",
-        type=click.Choice(["gmkcf", "kcf", "kkm", "sc", "coreg", "rmkkm"]),
-        default="gmkcf",
-        help="Multiple kernels: gmkcf, coreg, rmkkm. One kernel: kcf, kkm (kernel k-means), sc "
-        "(spectral clustering).",
-    ),
-    click.option(
-        "--kernel",
-        help="kcf, kkm, sc: a kernel of the store by name, mean of all, or all for every kernel in "
-        "turn, sharing each pass over them.  [default: mean]",
-    ),
-    method_options,
+    which_options,
 )
 force_option = click.option(
     "--force", is_flag=True, help="Take over a store whose writer was killed and left it locked."
@@ -264,50 +281,64 @@ force_option = click.option(
 input_argument = click.argument("input_path", metavar="INPUT")
 
 
-def asked_place(options: dict[str, Any]) -> Any:
-    """The place that the cluster options describe; they win over the file that one may name."""
-    from gmkcf_dask.cluster_config import ClusterConfig, is_config_path, read_config
-    from gmkcf_dask.security import certificates
+def cluster_config(
+    options: dict[str, Any], document: dict[str, Any] | None = None
+) -> ClusterConfig:
+    """The cluster that the options describe; they win over the file that --cluster names.
+
+    Parameters
+    ----------
+    options : dict
+        Of the command line.
+    document : dict, optional
+        The content of the file, if --cluster names one.
+    """
+    from gmkcf_dask.cluster.config import ClusterConfig, parse_document
+    from gmkcf_dask.cluster.schema import Text
+    from gmkcf_dask.cluster.tls import certificates
 
     where: str | None = options["cluster"]
-    if where is not None and is_config_path(where):
-        said = read_config(Path(where))
+    if document is not None:
+        assert where is not None
+        config = parse_document(document, Path(where))
     elif where is None or where in ("threads", "local"):
-        said = ClusterConfig(where or "")
+        config = ClusterConfig(where or "")
     else:
-        said = ClusterConfig("address", address=where)
+        config = ClusterConfig("address", address=Text(where))
     tls = certificates(options["tls_ca"], options["tls_cert"], options["tls_key"])
-    if tls is None and said.certificates is not None:
-        files = said.certificates
+    if tls is None and config.certificates is not None:
+        files = config.certificates
         names = tuple(f"{where}: gmkcf.tls.{part}" for part in ("ca", "cert", "key"))
         tls = certificates(files.ca, files.cert, files.key, names)
-    _refuse_unused(options, said, encrypted=tls is not None)
-    return replace(
-        said,
-        workers=options["workers"] or said.workers,
-        adaptive=None if options["workers"] else said.adaptive,
-        minimum=_minimum(options["workers"], said),
-        memory=options["memory"] or said.memory,
+    _refuse_contradictions(options, config, encrypted=tls is not None)
+    return msgspec.structs.replace(
+        config,
+        workers=options["workers"] or config.workers,
+        adaptive=None if options["workers"] else config.adaptive,
+        minimum=_minimum(options["workers"], config),
+        memory=options["memory"] or config.memory,
         certificates=tls,
-        insecure=options["insecure"] or said.insecure,
-        dashboard=options["dashboard"] or said.dashboard,
-        stall_timeout=options["stall_timeout"] or said.stall_timeout,
+        insecure=options["insecure"] or config.insecure,
+        dashboard=options["dashboard"] or config.dashboard,
+        stall_timeout=options["stall_timeout"] or config.stall_timeout,
     )
 
 
-def _minimum(workers: int | None, said: ClusterConfig) -> int | None:
-    """Workers to wait for: as the file says, but no more than `--workers` lets come."""
-    if workers is None or said.minimum is None:
-        return said.minimum
-    hosts = max(1, len(said.hosts) - 1)  # the first has the scheduler
-    return min(said.minimum, workers * hosts)
+def _minimum(workers: int | None, config: ClusterConfig) -> int | None:
+    """Workers to wait for: as in the file, but no more than `--workers` allows."""
+    if workers is None or config.minimum is None:
+        return config.minimum
+    hosts = max(1, len(config.hosts) - 1)  # the first has the scheduler
+    return min(config.minimum, workers * hosts)
 
 
-def _refuse_unused(options: dict[str, Any], said: ClusterConfig, *, encrypted: bool) -> None:
-    """An option that would not do what it says is better said than ignored."""
+def _refuse_contradictions(
+    options: dict[str, Any], config: ClusterConfig, *, encrypted: bool
+) -> None:
+    """Refuse an option that would be ignored."""
     from gmkcf_dask.errors import InputError
 
-    if options["workers"] and said.kind == "mpi":
+    if options["workers"] and config.kind == "mpi":
         raise InputError(
             "--workers is not for a cluster of kind mpi, whose processes are there already: start "
             "two more than that with mpirun -n"
@@ -321,10 +352,14 @@ def _refuse_unused(options: dict[str, Any], said: ClusterConfig, *, encrypted: b
 
 def default_store(options: dict[str, Any], out: Path) -> Path:
     """Where `gmkcf run` puts the kernels: into the cluster file's storage, or beside results."""
-    from gmkcf_dask.files import absolute
-    from gmkcf_dask.locations import location
+    return store_of(out, options["cluster_config"].storage)
 
-    storage = asked_place(options).storage
+
+def store_of(out: Path, storage: str | None) -> Path:
+    """The same for a storage that is known."""
+    from gmkcf_dask.store.files import absolute
+    from gmkcf_dask.store.object_storage import location
+
     if not storage:
         return _store_inside(out)
     return location(f"{storage.rstrip('/')}/{absolute(out).name}.zarr")
@@ -339,10 +374,9 @@ def refuse_foreign_store(out: Path, store: Path) -> None:
 
     Runs of the same name in other folders have theirs under the same name.
     """
-    from gmkcf_dask.errors import InputError
-    from gmkcf_dask.files import names_in, resolved
-    from gmkcf_dask.redact import redacted
-    from gmkcf_dask.results.run import read_result
+    from gmkcf_dask.errors import InputError, redacted
+    from gmkcf_dask.results.run_folder import read_result
+    from gmkcf_dask.store.files import names_in, resolved
 
     if str(store) == str(_store_inside(out)):
         return
@@ -350,7 +384,7 @@ def refuse_foreign_store(out: Path, store: Path) -> None:
     own = False
     for folder in (out, *(out / name for name in names_in(out))):  # one for each of many kernels
         with suppress(InputError):  # no run, or one that did not come to its end
-            own = own or read_result(folder)["store"] == path
+            own = own or read_result(folder).store == path
     if not own:
         raise InputError(
             f"{store} holds kernels of other data or parameters, and no results in {out} come from "
@@ -359,26 +393,32 @@ def refuse_foreign_store(out: Path, store: Path) -> None:
         )
 
 
-@contextmanager
-def open_place(
-    n_samples: int,
-    options: dict[str, Any],
-    *,
-    only_describe: bool = False,
-    check: Callable[[Any], object] | None = None,
-    unchecked: bool = False,
-) -> Iterator[Any]:
-    """The resources that the cluster options ask for; `check` is asked before workers start."""
-    from gmkcf_dask.kinds.opening import open_config
+def describe_cluster(n_samples: int, options: dict[str, Any]) -> Resources | None:
+    """Resources that the cluster would have, or None where only the running cluster knows."""
+    from gmkcf_dask.cluster import describe
 
-    # connections that close after the end are no news, and Dask tells them with a traceback
+    return describe(options["cluster_config"], n_samples)
+
+
+@contextmanager
+def start_cluster(
+    n_samples: int, options: dict[str, Any], *, unchecked: bool = False
+) -> Iterator[Resources]:
+    """Start the cluster that the options describe."""
+    from gmkcf_dask.cluster import start
+    from gmkcf_dask.system.temporary import sweep
+
+    with suppress(DiskFullError):  # who needs a temporary folder finds out
+        sweep()  # what killed runs left in TMPDIR
+    # Dask logs connections that close after the end with a traceback
     logging.getLogger("distributed.batched").setLevel(logging.WARNING)
-    place = asked_place(options)
-    if place.wait and not only_describe and sys.stderr.isatty():
-        some = f"{place.minimum or 1} worker{'s' if (place.minimum or 1) > 1 else ''}"
-        click.echo(f"waiting for {some}, at most {place.wait:g} s", err=True)
-    how: dict[str, Any] = {"check": check, "unchecked": unchecked}
-    with open_config(place, n_samples, only_describe=only_describe, **how) as resources:
+    config: ClusterConfig = options["cluster_config"]
+    if config.wait and sys.stderr.isatty():
+        minimum = config.minimum or 1
+        workers = f"{minimum} worker{'s' if minimum > 1 else ''}"
+        click.echo(f"waiting for {workers}, at most {config.wait:g} s", err=True)
+    with ExitStack() as stack:
+        resources = stack.enter_context(start(config, n_samples, unchecked=unchecked))
         if resources.dashboard:
             click.echo(f"dashboard: {resources.dashboard}")
         yield resources

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from gmkcf_dask.cli.options import asked_place, options_in_a_row
-from gmkcf_dask.errors import InputError
-from gmkcf_dask.plan import MIB
+from gmkcf_dask.cli.options import options_in_a_row
+from gmkcf_dask.errors import DamagedStoreError, InputError
+from gmkcf_dask.system.units import MIB
 
 PROCESSES_FROM = 32 * MIB
 """Bytes of text from which worker processes pay for their start."""
 _MOST_STOP_WORDS = 16 * MIB
+T = TypeVar("T")
 
 
 def _documents(ctx: click.Context, param: click.Parameter, value: str | None) -> int | float | None:
@@ -132,13 +133,76 @@ def _words_in(path: Path) -> tuple[str, ...]:
     return tuple(word for line in lines if (word := line.strip()))
 
 
-def request_of(input_path: str, options: dict[str, Any], listen: Any) -> Any:
-    """INPUT with the kernels that are wanted of it."""
-    from gmkcf_dask.corpus import read_corpus, refuse_equal_rows, warn_about_zero_rows
-    from gmkcf_dask.kernels.request import KernelRequest
-    from gmkcf_dask.kernels.specs import resolve_kernels
+_OTHER_NAMES = {"stop_words_file": "stop_words", "keep_case": "lowercase"}
+"""Options whose name is not that of the `TextOptions` they set."""
 
-    specs, text = resolve_kernels(options["kernels"]), text_options_of(options)
+
+def options_of_store(store: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Options that are not given, as a store was made that is there already.
+
+    So `gmkcf build INPUT STORE` finishes or repairs a store whatever options it was made with.
+    """
+    from dataclasses import replace
+
+    from gmkcf_dask.corpus import TextOptions
+    from gmkcf_dask.store.kernel_store import KernelStore, is_store
+    from gmkcf_dask.store.manifest import Manifest
+
+    if not is_store(store):
+        return options
+    context, manifest = click.get_current_context(), Manifest.read(store)
+    default = click.core.ParameterSource.DEFAULT
+    given = {name for name in options if context.get_parameter_source(name) != default}
+    shared = [kernel for kernel in manifest.kernels if kernel.name in manifest.formulas]
+    own = [name for name in manifest.names if name not in manifest.formulas]
+    if own and "kernels" not in given:
+        raise InputError(
+            f"{store} has kernels that were passed in from Python ({', '.join(own)}): run the same "
+            "build from Python again, it repairs the store"
+        )
+    made: dict[str, Any] = {
+        "precision": manifest.precision,
+        "merge_duplicates": manifest.merge_tolerance,
+    }
+    if shared:
+        made["kernels"] = ",".join(manifest.names)
+        made |= {name: getattr(shared[0], name) for name in ("normalization", "scaling")}
+    found = options | {name: value for name, value in made.items() if name not in given}
+    stored = manifest.text_options
+    if stored is None and manifest.inputs.get("reading") is not None:  # of an earlier format
+        with suppress(DamagedStoreError):
+            reading = KernelStore(store, manifest).reading()
+            stored = None if reading is None else reading.options
+    if stored is not None:
+        asked = text_options_of(options)
+        names = {_OTHER_NAMES.get(name, name) for name in given}
+        fields = TextOptions.__dataclass_fields__
+        found["text"] = replace(
+            stored,
+            **{name: getattr(asked, name) for name in names if name in fields},
+        )
+    return found
+
+
+def request_of(
+    input_path: str, options: dict[str, Any], listen: Any, disk_free: int | None = None
+) -> Any:
+    """INPUT with the kernels that are wanted of it.
+
+    Samples are counted before they are read: where `disk_free`, the bytes free for kernels, has no
+    room for those of so many, that is said at once.
+    """
+    from gmkcf_dask.compute.plan import refuse_by_count
+    from gmkcf_dask.corpus import read_corpus, refuse_equal_rows, warn_about_zero_rows
+    from gmkcf_dask.corpus.read import count_samples
+    from gmkcf_dask.kernels.specs import resolve_kernels
+    from gmkcf_dask.store.request import KernelRequest
+
+    specs = resolve_kernels(options["kernels"])
+    text = options.get("text") or text_options_of(options)
+    if disk_free is not None:
+        n = count_samples(input_path, text)
+        refuse_by_count(n or 0, len(specs), options["precision"], disk_free)
     with reading_runner(input_path, options) as runner:
         corpus = read_corpus(input_path, text=text, runner=runner, listen=listen)
     refuse_equal_rows(corpus.X)
@@ -149,10 +213,10 @@ def request_of(input_path: str, options: dict[str, Any], listen: Any) -> Any:
     return KernelRequest(corpus, specs, **how)
 
 
-def check_samples(method: Any, n_samples: int, input_path: str) -> None:
-    """As the method does; where a file was given for a whole corpus, that is said instead."""
+def check_samples(check: Callable[[int], T], n_samples: int, input_path: str) -> T:
+    """Check a number of samples; an error says where a file was given instead of a corpus."""
     try:
-        method.check_samples(n_samples)
+        return check(n_samples)
     except InputError as error:
         if n_samples > 1 or not _is_one_text(input_path):
             raise
@@ -180,13 +244,13 @@ def reading_runner(input_path: str, options: dict[str, Any]) -> Iterator[Any]:
     Python reads words with one core of a process. What the cluster options name is opened later,
     when the number of samples is known; `--cluster threads` asks for no processes at all.
     """
-    from gmkcf_dask.blas import cores
     from gmkcf_dask.cluster import local_cluster
-    from gmkcf_dask.graph import Runner
+    from gmkcf_dask.compute.blas import cores
+    from gmkcf_dask.compute.runner import Runner
 
-    place = asked_place(options)
-    workers = (place.workers if place.where in ("", "local") else None) or cores()
-    if place.where == "threads" or workers < 2 or _text_bytes(input_path) < PROCESSES_FROM:
+    config = options["cluster_config"]
+    workers = (config.workers if config.where in ("", "local") else None) or cores()
+    if config.where == "threads" or workers < 2 or _text_bytes(input_path) < PROCESSES_FROM:
         yield None
         return
     with local_cluster(workers) as client:

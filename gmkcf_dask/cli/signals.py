@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a command as an error would: what was reached is kept, and said."""
+"""SIGHUP, SIGINT and SIGTERM end a command like an error, so that finished work is kept."""
 
 from __future__ import annotations
 
@@ -13,57 +13,61 @@ from gmkcf_dask.events import Event, Listener
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asked for the end; `exit_code` is the one shells give."""
+    """A signal ended the command; `exit_code` is that of shells."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.exit_code = 128 + number
 
 
-_asked: list[int] = []
+_SIGNALS = [
+    getattr(signal, name) for name in ("SIGHUP", "SIGINT", "SIGTERM") if hasattr(signal, name)
+]
+_received: list[int] = []
 
 
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """Raise `Interrupted` in the main thread when a signal comes.
+    """Raise `Interrupted` in the main thread on a signal.
 
-    Python drops an exception that is raised inside a destructor or a callback of the interpreter:
-    the signal is remembered, `or_interrupt` raises it again after the iteration, and the report
-    of what was dropped, a traceback that helps nobody, is left out.
+    Python drops exceptions that are raised in a destructor or in a callback of the interpreter.
+    Therefore the signal is recorded, `interruptible` raises it again after the iteration, and the
+    traceback of the dropped exception is not printed.
     """
-    _asked.clear()
+    _received.clear()
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
-        _asked.append(number)
+        _received.append(number)
         raise Interrupted(number)
-
-    # a job in the background of a shell ignores SIGINT, and goes on ignoring it
-    wanted = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) != signal.SIG_IGN]
-    report_dropped = sys.unraisablehook
 
     def report(dropped: sys.UnraisableHookArgs) -> None:
         if not isinstance(dropped.exc_value, Interrupted):
-            report_dropped(dropped)
+            default_report(dropped)
 
-    sys.unraisablehook = report
-    before = {number: signal.signal(number, handle) for number in wanted}
+    default_report, sys.unraisablehook = sys.unraisablehook, report
+    # background jobs of a shell ignore SIGINT, and nohup SIGHUP: keep that
+    handlers = {
+        number: signal.signal(number, handle)
+        for number in _SIGNALS
+        if signal.getsignal(number) != signal.SIG_IGN
+    }
     try:
         yield
     finally:
-        sys.unraisablehook = report_dropped
-        for number, handler in before.items():
+        sys.unraisablehook = default_report
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
-def or_interrupt(listen: Listener) -> Listener:
-    """A listener that ends the work if a signal came and was not heard."""
+def interruptible(listen: Listener) -> Listener:
+    """A listener that raises a signal that Python dropped."""
 
-    def hear(event: Event) -> None:
+    def listener(event: Event) -> None:
         listen(event)
-        if _asked:
-            raise Interrupted(_asked[-1])
+        if _received:
+            raise Interrupted(_received[-1])
 
-    return hear
+    return listener

@@ -14,10 +14,9 @@ import click
 from click.core import ParameterSource
 
 from gmkcf_dask.cli.commands import main
-from gmkcf_dask.errors import ClusterError, InputError
-from gmkcf_dask.files import absolute, make_folder, put_atomic
-from gmkcf_dask.locations import is_remote
-from gmkcf_dask.redact import redacted
+from gmkcf_dask.errors import ClusterError, InputError, redacted
+from gmkcf_dask.store.files import absolute, make_folder, put_atomic
+from gmkcf_dask.store.object_storage import is_remote
 
 _COMMANDS = ("run", "fit")
 # the job brings its own cluster; what is there is gone on with, not dropped
@@ -43,6 +42,7 @@ class Inner:
     input: Path | None
     out: Path
     paths: tuple[str, ...]
+    params: dict[str, Any]
 
 
 @main.group()
@@ -60,7 +60,14 @@ def submit() -> None:
 @click.option(
     "--cpus-per-task", type=click.IntRange(min=1), help="Threads of a worker.  [default: 1]"
 )
-@click.option("--mem-per-cpu", metavar="4G", help="Memory, as Slurm reads it.")
+@click.option("--mem-per-cpu", metavar="4G", help="Memory of a CPU, as Slurm reads it; or --mem.")
+@click.option("--mem", metavar="64G", help="Memory of a node, instead; needs --nodes.")
+@click.option(
+    "--driver-memory",
+    metavar="4G",
+    help="Memory of driver and scheduler, as part of the request.  [default: by the plan, where "
+    "INPUT is a matrix or a store; else as much as a worker]",
+)
 @click.option("--time", metavar="D-HH:MM:SS", help="Longest time of one start.")
 @click.option("--nodes", type=click.IntRange(min=1), help="[default: as Slurm likes]")
 @click.option("--partition", help="[default: Slurm's]")
@@ -111,8 +118,10 @@ def slurm(command: tuple[str, ...], now: bool, **options: Any) -> None:
 
     gmkcf submit slurm --ntasks 9 --mem-per-cpu 4G --time 12:00:00 --now -- run x.npz -k 5 --out run
     """
-    from gmkcf_dask.results.run import check_run_folder
-    from gmkcf_dask.submit import SlurmJob, job_name, slurm_script
+    from gmkcf_dask.cluster.submit.memory import driver_memory
+    from gmkcf_dask.cluster.submit.slurm import SlurmJob, job_name, slurm_script
+    from gmkcf_dask.results.run_folder import check_run_folder
+    from gmkcf_dask.system.units import human_bytes
 
     inner = understood(command)
     check_run_folder(inner.out, overwrite=False, resume=True)
@@ -123,8 +132,11 @@ def slurm(command: tuple[str, ...], now: bool, **options: Any) -> None:
         raise InputError("--folder must be said: Slurm needs a path for the script and its logs")
     folder = (folder or inner.out / "job").absolute()
     given = _slurm_options(options)
+    if "driver_memory" not in given:
+        given["driver_memory"] = driver_memory(inner.words[0], inner.params)
     job = SlurmJob(
         command=inner.words,
+        places=_places(inner, given.get("storage")),
         folder=folder,
         cwd=Path.cwd(),
         **{"name": job_name(str(absolute(inner.out))), "python": sys.executable, **given},
@@ -132,6 +144,11 @@ def slurm(command: tuple[str, ...], now: bool, **options: Any) -> None:
     make_folder(folder, "the job")
     _write(job.script, slurm_script(job))
     click.echo(f"written: {job.script}")
+    if job.driver_memory is not None and job.driver_tasks > 1:
+        click.echo(
+            f"driver: {human_bytes(job.driver_memory)}, the memory of {job.driver_tasks} tasks: "
+            f"{job.workers + job.driver_tasks} tasks are asked for"
+        )
     if not now:
         click.echo(f"next: sbatch {shlex.quote(str(job.script))}")
         return
@@ -142,22 +159,28 @@ def slurm(command: tuple[str, ...], now: bool, **options: Any) -> None:
 
 def _slurm_options(options: dict[str, Any]) -> dict[str, Any]:
     """What is said on the command line, else in a cluster file; all that is needed is there."""
-    from gmkcf_dask.cluster_config import read_config
-    from gmkcf_dask.submit import mebibytes
-    from gmkcf_dask.submit_config import from_config
+    from gmkcf_dask.cluster import read_config
+    from gmkcf_dask.cluster.submit.config import from_config
+    from gmkcf_dask.cluster.submit.slurm import mebibytes
 
     path = options.pop("cluster_file")
     cpus = options["cpus_per_task"]
-    said = {} if path is None else from_config(read_config(path), cpus)
+    from_file = {} if path is None else from_config(read_config(path), cpus)
     given = {name: value for name, value in options.items() if value not in (None, ())}
-    if "mem_per_cpu" in given:
-        given["mem_per_cpu"] = mebibytes(given["mem_per_cpu"])
-    found = said | given
-    missing = [name for name in ("ntasks", "mem_per_cpu", "time") if name not in found]
+    for name in ("mem_per_cpu", "mem", "driver_memory"):
+        if name in given:
+            given[name] = mebibytes(given[name], f"--{name.replace('_', '-')}")
+    if "mem" in given:
+        from_file.pop("mem_per_cpu", None)
+    merged = from_file | given
+    missing = [name for name in ("ntasks", "mem_per_cpu", "time") if name not in merged]
+    if "mem" in merged and "mem_per_cpu" in missing:
+        missing.remove("mem_per_cpu")
     if missing:
         words = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
+        words = words.replace("--mem-per-cpu", "--mem-per-cpu (or --mem)")
         raise InputError(f"{words} must be said: how much to ask Slurm for, and for how long")
-    return found
+    return merged
 
 
 @submit.command(context_settings=_REST)
@@ -181,6 +204,27 @@ def _slurm_options(options: dict[str, Any]) -> dict[str, Any]:
     help="A secret with ca.pem, member.pem and member.key: all traffic is encrypted.",
 )
 @click.option("--insecure", is_flag=True, help="Talk in the open, for a network you trust.")
+@click.option(
+    "--image-pull-secret",
+    "pull_secrets",
+    multiple=True,
+    metavar="NAME",
+    help="A secret with which the image is pulled; repeatable.",
+)
+@click.option(
+    "--scratch",
+    default="20Gi",
+    metavar="20Gi",
+    help="Ephemeral storage of every pod, for temporary files and results that do not fit into "
+    "memory: requested, and its limit.",
+)
+@click.option("--user", type=int, default=1000, help="Number of the user in pods; not root.")
+@click.option(
+    "--group",
+    type=int,
+    default=1000,
+    help="Number of its group in pods; it reads --tls-secret, and owns claims that take a group.",
+)
 @click.option("--seconds", type=click.IntRange(min=1), help="Longest time.  [default: no end]")
 @click.option(
     "--file", type=click.Path(path_type=Path), help="To write to.  [default: NAME.yaml, here]"
@@ -194,8 +238,8 @@ def kubernetes(
     gmkcf submit kubernetes --image me/gmkcf:1 --workers 8 --memory 4Gi --volume data:/data
     --tls-secret gmkcf -- run /data/x.npz -k 5 --out /data/run
     """
-    from gmkcf_dask.submit import job_name, mebibytes
-    from gmkcf_dask.submit_kubernetes import KubernetesJob, manifest
+    from gmkcf_dask.cluster.submit.kubernetes import KubernetesJob, manifest
+    from gmkcf_dask.cluster.submit.slurm import job_name, mebibytes
 
     if (options["tls_secret"] is None) is not insecure:
         raise InputError(
@@ -203,9 +247,10 @@ def kubernetes(
             "which you trust everybody"
         )
     inner = understood(command)
-    memory = mebibytes(options.pop("memory"), "--memory")
+    for option in ("memory", "scratch"):
+        options[option] = mebibytes(options[option], f"--{option}")
     name = options.pop("name") or job_name(str(inner.out))
-    job = KubernetesJob(command=inner.words, memory=memory, name=name, paths=inner.paths, **options)
+    job = KubernetesJob(command=inner.words, name=name, paths=inner.paths, **options)
     path = (file or Path(f"{name}.yaml")).absolute()
     make_folder(path.parent, "the job")
     _write(path, manifest(job))
@@ -243,7 +288,16 @@ def understood(command: tuple[str, ...]) -> Inner:
     path = None if where is None or "://" in str(where) else Path(where)
     named = (context.params.get(name) for name in ("input_path", "store", "out"))
     paths = tuple(str(one) for one in named if one is not None)
-    return Inner(command, path, context.params["out"], paths)
+    return Inner(command, path, context.params["out"], paths, context.params)
+
+
+def _places(inner: Inner, storage: str | None) -> tuple[str, str]:
+    """Run folder and store of a command, as the nodes see them."""
+    from gmkcf_dask.cli.options import store_of
+
+    out = absolute(inner.out)
+    store = inner.params.get("store") or store_of(out, storage)
+    return str(out), str(absolute(store))
 
 
 def _write(path: Path, content: str) -> None:
@@ -267,6 +321,6 @@ def _call(*command: str) -> str:
             f"job is there before you try again"
         ) from error
     if done.returncode != 0:
-        said = " ".join((done.stderr or done.stdout).split())[:500]
-        raise ClusterError(f"{command[0]} did not take the job: {said or done.returncode}")
+        message = " ".join((done.stderr or done.stdout).split())[:500]
+        raise ClusterError(f"{command[0]} did not take the job: {message or done.returncode}")
     return done.stdout.strip()

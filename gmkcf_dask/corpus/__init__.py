@@ -1,14 +1,14 @@
-"""Everything that comes in, as one `Corpus`: files, folders, texts and arrays."""
+"""Read files, folders, texts and arrays into one `Corpus`, and validate them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gmkcf_dask.corpus.model import Corpus, Floats, Matrix
-from gmkcf_dask.corpus.options import TextOptions
-from gmkcf_dask.corpus.readers import READERS, read_corpus, read_like
-from gmkcf_dask.corpus.reading import TextReading
-from gmkcf_dask.corpus.text import corpus_from_texts
+from gmkcf_dask.corpus.documents import corpus_from_texts
+from gmkcf_dask.corpus.matrices import READERS
+from gmkcf_dask.corpus.model import Corpus, Matrix
+from gmkcf_dask.corpus.read import count_samples, read_corpus, read_like
+from gmkcf_dask.corpus.text_options import TextOptions, TextReading
 from gmkcf_dask.corpus.validate import (
     NotNumericError,
     as_features,
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = [
     "READERS",
     "Corpus",
-    "Floats",
     "Matrix",
     "NotNumericError",
     "TextOptions",
@@ -33,6 +32,7 @@ __all__ = [
     "check_ids",
     "check_labels",
     "corpus_from_texts",
+    "count_samples",
     "docstring_corpus",
     "docstring_documents",
     "read_corpus",
@@ -43,7 +43,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Late, because `python -m gmkcf_dask.corpus.docstrings` warns of a module imported twice.
+    # lazy: `python -m gmkcf_dask.corpus.docstrings` would warn of a module imported twice
     if name in ("docstring_corpus", "docstring_documents"):
         from gmkcf_dask.corpus import docstrings
 

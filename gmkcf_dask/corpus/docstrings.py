@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 
+from gmkcf_dask.corpus.documents import corpus_from_texts
 from gmkcf_dask.corpus.model import Corpus
-from gmkcf_dask.corpus.options import TextOptions
-from gmkcf_dask.corpus.text import corpus_from_texts
+from gmkcf_dask.corpus.text_options import TextOptions
 from gmkcf_dask.errors import InputError
 
 # The subpackages of numpy, scipy, scikit-learn, dask, distributed, zarr and click that have forty

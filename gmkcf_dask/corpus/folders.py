@@ -1,4 +1,4 @@
-"""Files that are one document each, and the files that a path or a pattern stands for."""
+"""Find the text files of a path, folder or pattern, and read files that are one document each."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from gmkcf_dask.corpus.counts import Document
+from gmkcf_dask.corpus.decode import AUTO, decode
+from gmkcf_dask.corpus.documents import WarningLog
 from gmkcf_dask.corpus.limits import MOST_CHARACTERS, most_text, refuse_bytes, refuse_shape
-from gmkcf_dask.corpus.markup import AUTO, decoded
-from gmkcf_dask.corpus.passes import BATCH_CHARACTERS, Meter
-from gmkcf_dask.corpus.tables import Wanted, table_documents
-from gmkcf_dask.corpus.text import Notes
-from gmkcf_dask.errors import InputError
+from gmkcf_dask.corpus.tables import ColumnRequest, table_documents
+from gmkcf_dask.corpus.vectorize import BATCH_CHARACTERS, Document, ReadProgress
+from gmkcf_dask.errors import InputError, StorageRefused
+from gmkcf_dask.system.retry import retried
 
 TEXT_ENDINGS = (".txt", ".text", ".md", ".html", ".htm")
 TABLE_ENDINGS = (".jsonl", ".csv", ".tsv", ".parquet")
 
 _SENTENCES = {
-    "binary": "{count} of {total} files are no text, or in an unknown encoding (first: {first}); "
-    "they are left out",
+    "binary": "{count} of {total} files are not text files, or have an unknown encoding (first: "
+    "{first}); they are left out",
     "damaged": "{count} of {total} files are damaged or may not be read (first: {first}); they are "
     "left out",
     "long": "{count} of {total} files are longer than {most} bytes (first: {first}); they are left "
     "out",
-    "mended": "{count} of {total} files are not {encoding} (first: {first}); their unreadable "
+    "repaired": "{count} of {total} files are not {encoding} (first: {first}); their unreadable "
     "characters are replaced: name the encoding they have, by --encoding or in TextOptions",
 }
 
@@ -53,17 +54,18 @@ class TextFiles:
         """Bytes on disk."""
         return sum(path.stat().st_size for path in self.files.values())
 
-    def meter(self) -> Meter:
-        return Meter(self.size, unit="MiB")
+    def progress(self) -> ReadProgress:
+        """Progress of reading all files, in bytes."""
+        return ReadProgress(self.size, unit="MiB")
 
-    def documents(self, wanted: Wanted, meter: Meter) -> Iterator[Document]:
-        """Every document, read when it is asked for."""
-        # what is held of a text at a time takes many times its size
-        refuse_bytes(min(meter.total, BATCH_CHARACTERS), "reading these texts", most_text())
+    def documents(self, request: ColumnRequest, progress: ReadProgress) -> Iterator[Document]:
+        """Every document, read lazily."""
+        # a batch of text takes many times its size in memory
+        refuse_bytes(min(progress.total, BATCH_CHARACTERS), "reading these texts", most_text())
         if self.tables:
-            return table_documents(self.files, wanted, meter)
+            return table_documents(self.files, request, progress)
         refuse_shape((len(self.files),))
-        return _file_documents(self.files, wanted.options.encoding, meter)
+        return _file_documents(self.files, request.options.encoding, progress)
 
 
 def text_files(path: str | Path) -> TextFiles | None:
@@ -74,13 +76,13 @@ def text_files(path: str | Path) -> TextFiles | None:
     InputError
         If nothing is there, or not texts of one kind.
     """
-    place = Path(path)
-    if place.is_dir():
-        return TextFiles(_in_folder(place), tables=False)
-    if not place.exists() and glob.has_magic(str(path)):
+    file = Path(path)
+    if file.is_dir():
+        return TextFiles(_in_folder(file), tables=False)
+    if not file.exists() and glob.has_magic(str(path)):
         return _matching(str(path))
-    kind = kind_of(place)
-    return TextFiles({place.name: place}, tables=kind != "text") if kind else None
+    kind = kind_of(file)
+    return TextFiles({file.name: file}, tables=kind != "text") if kind else None
 
 
 def kind_of(path: Path) -> str | None:
@@ -118,30 +120,30 @@ def _is_report(file: Path) -> bool:
 
 
 def _matching(pattern: str) -> TextFiles | None:
-    found = sorted(Path(p) for p in glob.glob(pattern, recursive=True) if os.path.isfile(p))  # noqa: PTH113, PTH207
+    paths = sorted(Path(p) for p in glob.glob(pattern, recursive=True) if os.path.isfile(p))  # noqa: PTH113, PTH207
     if "report.html" not in pattern:
-        found = [path for path in found if not _is_report(path)]
-    if not found:
+        paths = [path for path in paths if not _is_report(path)]
+    if not paths:
         raise InputError("no file matches this pattern: check it, and quote it for the shell.")
-    kinds = {kind_of(path) for path in found}
+    kinds = {kind_of(path) for path in paths}
     if None in kinds:
-        if len(found) == 1:
+        if len(paths) == 1:
             return None
-        other = next(path for path in found if kind_of(path) is None)
+        other = next(path for path in paths if kind_of(path) is None)
         raise InputError(
-            f"the pattern matches {other.name}, which is no text: let it match "
+            f"the pattern matches {other.name}, which is not a text file: let it match "
             f"{', '.join(TEXT_ENDINGS + TABLE_ENDINGS)} files of one kind."
         )
     if len(kinds) > 1:
-        listed = ", ".join(sorted({"".join(path.suffixes[-1:]) for path in found}))
+        listed = ", ".join(sorted({"".join(path.suffixes[-1:]) for path in paths}))
         raise InputError(f"the pattern matches files of several kinds ({listed}): name one kind.")
     root = _fixed_part(pattern)
-    named = {_printable(Path(os.path.relpath(path, root)).as_posix()): path for path in found}
+    named = {_printable(Path(os.path.relpath(path, root)).as_posix()): path for path in paths}
     return TextFiles({name: named[name] for name in sorted(named)}, tables=kinds != {"text"})
 
 
 def _fixed_part(pattern: str) -> Path:
-    """The folder before the first part of a pattern that is no plain name."""
+    """The folder before the first wildcard of a pattern."""
     parts: list[str] = []
     for part in Path(pattern).parts:
         if glob.has_magic(part):
@@ -150,47 +152,49 @@ def _fixed_part(pattern: str) -> Path:
     return Path(*parts) if parts else Path()
 
 
-def _file_documents(files: Mapping[str, Path], encoding: str, meter: Meter) -> Iterator[Document]:
-    notes, why = Notes(), ""
+def _file_documents(
+    files: Mapping[str, Path], encoding: str, progress: ReadProgress
+) -> Iterator[Document]:
+    log, why = WarningLog(), ""
     topics = all("/" in name for name in files)
     texts = 0
     for name, path in files.items():
         page = path.name.lower().removesuffix(".gz").endswith((".html", ".htm"))
         text, state = "", ""
         try:
-            content = _content(path)
-            meter.done += path.stat().st_size
+            content = retried(partial(_content, path), path, "read")
+            progress.done += path.stat().st_size
             text, state = "", "long"
             if content is not None:
-                text, state = decoded(content, encoding, page=page)
-        except (OSError, EOFError, zlib.error) as error:
+                text, state = decode(content, encoding, page=page)
+        except (StorageRefused, OSError, EOFError, zlib.error) as error:
             state = "damaged"
             why = why or " ".join((getattr(error, "strerror", None) or str(error)).split())
         if state != "whole":
-            notes.add(state, name)
-        if state not in ("whole", "mended"):
+            log.add(state, name)
+        if state not in ("whole", "repaired"):
             continue
         texts += 1
         folder, _, short = name.rpartition("/")
         yield Document(text, name, folder if topics else None, short, page)
     if not texts:
-        raise _nothing_left(files, notes, why)
+        raise _no_text_error(files, log, why)
     words = {"most": f"{MOST_CHARACTERS:,}", "encoding": "UTF-8" if encoding == AUTO else encoding}
-    notes.tell(_SENTENCES, len(files), **words)
+    log.warn(_SENTENCES, len(files), **words)
 
 
-def _nothing_left(files: Mapping[str, Path], notes: Notes, why: str) -> InputError:
-    """Why there is no text, where all files have the same reason; else the best that is known."""
+def _no_text_error(files: Mapping[str, Path], log: WarningLog, why: str) -> InputError:
+    """The error for a folder without any text, with the common reason if there is one."""
     count = len(files)
-    if notes.times("long") == count:
+    if log.count("long") == count:
         return InputError(
-            f"{notes.first('long')} is longer than {MOST_CHARACTERS:,} bytes: split it into "
+            f"{log.first('long')} is longer than {MOST_CHARACTERS:,} bytes: split it into "
             "documents, or write a table with one document per line."
         )
-    if notes.times("damaged"):
+    if log.count("damaged"):
         return InputError(
             f"none of the {count} files can be read as text (first that cannot be read at all: "
-            f"{notes.first('damaged')}, {why}): check that they are complete and may be read."
+            f"{log.first('damaged')}, {why}): check that they are complete and may be read."
         )
     return InputError(
         f"none of the {count} files is text (first: {next(iter(files))}): give plain text, and "
@@ -199,7 +203,7 @@ def _nothing_left(files: Mapping[str, Path], notes: Notes, why: str) -> InputErr
 
 
 def _content(path: Path) -> bytes | None:
-    """What is in a file, unpacked; None where that is too long for one document."""
+    """The unpacked content of a file; None where it is too long for one document."""
     opened = gzip.open if path.name.lower().endswith(".gz") else open
     with opened(path, "rb") as file:
         content: bytes = file.read(MOST_CHARACTERS + 1)  # never more, however much is packed
@@ -207,5 +211,5 @@ def _content(path: Path) -> bytes | None:
 
 
 def _printable(name: str) -> str:
-    """A file name as text: bytes that are no UTF-8 are spelled out, so that it can be stored."""
+    """A file name as text: bytes that are not UTF-8 are escaped, so that it can be stored."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -1,9 +1,8 @@
-"""What a file may ask for. Sizes it declares are checked before any memory is given to them.
+"""Limits for input files, checked on declared sizes before memory is allocated.
 
-Two kinds of bounds. Absolute ones, far above what exact kernels allow: samples, features, the
-length of a line. And a share of the memory that is free: a file that would need more than half of
-it as numbers, or of whose text more than a sixteenth would be held at a time (words and records
-take many times their text), is refused in one sentence instead of taking the machine down.
+Absolute limits are far above what exact kernels allow: samples, features, the length of a line.
+Others are a share of the free memory: half of it for numbers, a sixteenth for text held at a time,
+because words and records take many times their text.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
-import psutil
 
 from gmkcf_dask.errors import InputError, PlanRefused
-from gmkcf_dask.plan import MIB, human_bytes
+from gmkcf_dask.system.resources import free_memory
+from gmkcf_dask.system.units import MIB, human_bytes
 
 MOST_SAMPLES = 2_000_000
 """One kernel of so many samples would take 7 TiB in float32."""
@@ -28,7 +27,7 @@ MOST_CHARACTERS = 64 * MIB
 
 def most_bytes() -> int:
     """What a file may take as numbers: half of the memory that is free now."""
-    return int(psutil.virtual_memory().available // 2)
+    return free_memory() // 2
 
 
 def most_text() -> int:
@@ -48,7 +47,7 @@ def refuse_shape(shape: tuple[int, ...]) -> None:
 
 
 def refuse_bytes(need: int, what: str, most: int | None = None) -> None:
-    """Refuse what would not leave enough memory for the work itself."""
+    """Refuse input that would not leave enough memory for the work itself."""
     most = most_bytes() if most is None else most
     if need > most:
         raise PlanRefused(
@@ -58,29 +57,29 @@ def refuse_bytes(need: int, what: str, most: int | None = None) -> None:
 
 
 def refuse_large_text(path: Path) -> None:
-    """Refuse a text file that could not be taken apart in the memory there is."""
+    """Refuse a text file that cannot be parsed in the free memory."""
     refuse_bytes(path.stat().st_size, "reading this text", most_text())
 
 
-def refuse_array(shape: tuple[int, ...], dtype: np.dtype[Any], held: int, name: str) -> None:
-    """Refuse an array whose header promises more than `held` bytes have, or than memory has.
+def refuse_array(shape: tuple[int, ...], dtype: np.dtype[Any], available: int, name: str) -> None:
+    """Refuse an array whose header declares more than the file or the memory holds.
 
-    Counted are the array as it is and as float64, which is what it becomes. What the file lacks is
-    a ValueError, of which `read_corpus` makes its sentence about files that cannot be read.
+    Counts the array as stored and as float64. A file that is too short is a ValueError, which
+    `read_corpus` reports as a file that cannot be read.
     """
     if any(side < 0 for side in shape):
         raise InputError(f"{name} declares the shape {shape}: the header is damaged.")
     count = math.prod(shape)
-    if count * dtype.itemsize > held:
+    if count * dtype.itemsize > available:
         raise ValueError(
             f"{name} declares {count:,} entries, {human_bytes(count * dtype.itemsize)}, but the "
-            f"file holds {human_bytes(held)} for it"
+            f"file holds {human_bytes(available)} for it"
         )
     refuse_bytes(count * (max(dtype.itemsize, 1) + 8), f"{name} of shape {shape}")
 
 
 def bounded_lines(file: TextIO) -> Iterator[str]:
-    """Lines of a text file, none of them without end."""
+    """Lines of a text file, with a limit on their length."""
     number = 0
     while line := file.readline(MOST_CHARACTERS + 1):
         number += 1

@@ -37,6 +37,19 @@ def main(arguments: list[str]) -> None:
         (folder / "report.part").replace(folder / "report.json")
 
 
+def run(arguments: list[str]) -> int:
+    """`main`, and the exit code: `CANNOT_WRITE` and the error number where results cannot be."""
+    try:
+        main(arguments)
+    except OSError as error:
+        return CANNOT_WRITE + (error.errno or 0) if (error.errno or 0) < 256 - CANNOT_WRITE else 1
+    return 0
+
+
+CANNOT_WRITE = 100
+"""Exit codes from here on are error numbers of writing results."""
+
+
 def convert(source: Path, folder: Path, most: int) -> dict[str, Any]:
     """One file to plain arrays; what is returned tells the parent what there is, or why not."""
     try:
@@ -52,7 +65,10 @@ def convert(source: Path, folder: Path, most: int) -> dict[str, Any]:
         variables = scipy.io.loadmat(str(source), variable_names=["X", "y"])
         if variables.get("X") is None:
             return {"names": [name for name in variables if not name.startswith("__")]}
-        return {"names": names, **_save_X(variables["X"], folder), **_labels(variables.get("y"))}
+        saved = _save_X(variables["X"], folder)
+        return (
+            saved if "failed" in saved else {"names": names, **saved, **_labels(variables.get("y"))}
+        )
     except NotImplementedError:
         return {"version": "7.3"}
     except MemoryError:
@@ -80,10 +96,24 @@ def _save_X(X: Any, folder: Path) -> dict[str, Any]:
         parts = {name: getattr(column_wise, name) for name in ("data", "indices", "indptr")}
     shape = [int(side) for side in X.shape]
     if X.dtype.kind in "biuf":
-        for name, values in parts.items():
-            with (folder / f"{name}.npy").open("wb") as file:
-                np.lib.format.write_array(file, values, allow_pickle=False)
+        try:
+            for name, values in parts.items():
+                _save(folder / f"{name}.npy", values)
+        except OSError as error:  # of the folder for our results, not of the file that is read
+            for name in parts:  # room for the report
+                (folder / f"{name}.npy").unlink(missing_ok=True)
+            needed = sum(int(values.nbytes) for values in parts.values())
+            return {"failed": error.errno, "needed": needed}
     return {"parts": sorted(parts), "shape": shape, "kind": X.dtype.kind}
+
+
+def _save(path: Path, values: Any) -> None:
+    held = np.asarray(values)
+    header = np.lib.format.header_data_from_array_1_0(held)
+    flat = np.ascontiguousarray(held.T if header["fortran_order"] else held)
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        file.write(flat.data)  # `tofile` does not say why it failed
 
 
 def _labels(y: Any) -> dict[str, Any]:
@@ -113,4 +143,4 @@ def _bound_memory(most: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(run(sys.argv[1:]))

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 from scipy import sparse
 
-if TYPE_CHECKING:
-    from gmkcf_dask.corpus.reading import TextReading
+from gmkcf_dask.system.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    from gmkcf_dask.corpus.text_options import TextReading
+
 Matrix = Floats | sparse.csr_array
 
 

@@ -1,10 +1,10 @@
-"""The border: whatever the caller has becomes float64 rows, or one sentence says why not."""
+"""Validate input: arrays, sparse matrices and tables become float64 rows, or an `InputError`."""
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set, ValuesView
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,9 @@ import numpy.typing as npt
 from scipy import sparse
 
 from gmkcf_dask.corpus.limits import refuse_shape
-from gmkcf_dask.corpus.model import Floats, Matrix, row_blocks
+from gmkcf_dask.corpus.model import Matrix, row_blocks
 from gmkcf_dask.errors import DataWarning, InputError
+from gmkcf_dask.system.arrays import Floats
 
 _NUMERIC_KINDS = "biuf"
 
@@ -79,7 +80,7 @@ def check_ids(ids: Iterable[object], n: int) -> tuple[str, ...]:
 def ids_of_index(X: object, n: int) -> tuple[str, ...] | None:
     """The index of a table or series as ids; None where it counts the rows, or two are equal.
 
-    pandas is told by what its objects can do: lists have an `index`, too.
+    pandas objects are recognised by `iloc`: lists have an `index`, too.
     """
     index: Any = getattr(X, "index", None) if hasattr(X, "iloc") else None
     if index is None or len(index) != n:
@@ -110,7 +111,7 @@ def name_of(value: object) -> str:
         return value.decode("utf-8", errors="replace")
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
-    # half a surrogate pair is no text: it could not be written to any file
+    # lone surrogates could not be written to any file
     return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -129,7 +130,7 @@ def warn_about_zero_rows(X: Matrix) -> int:
 
 
 def refuse_equal_rows(X: Matrix) -> None:
-    """All samples equal: there is nothing to tell apart."""
+    """Refuse samples that are all equal."""
     if X.shape[0] > 1 and _all_rows_equal(X):
         raise InputError(
             f"all {X.shape[0]} samples are equal: there is nothing to cluster, check that the rows "
@@ -280,6 +281,82 @@ def _named(value: float) -> str:
 
 
 def _refuse_value(what: str, row: int, column: Sequence[object] = ()) -> None:
-    """Say where a value is that is none; `column` is the name of one, if it has any."""
+    """Refuse a missing or infinite value; `column` holds the name of its column, if any."""
     where = "".join(f", column {name!r}" for name in column)
     raise InputError(f"X contains {what} in row {row}{where}: remove or impute such values first.")
+
+
+def refuse_other_forms(X: Any, *, only_texts: bool = False) -> None:
+    """Refuse input that seems to hold texts but is not a list of them, with a remedy.
+
+    Parameters
+    ----------
+    X : anything that `texts_in` finds no texts in
+    only_texts : bool
+        Whether anything that is not a table must be texts.
+    """
+    if sparse.issparse(X):  # some of them are dicts as well
+        return
+    if isinstance(X, str | bytes):
+        raise InputError("X is one text, but a list of texts is expected: put it into a list.")
+    shape = getattr(X, "shape", None)
+    flat = isinstance(X, list | tuple) or (isinstance(shape, tuple) and len(shape) == 1)
+    if flat and len(X) == 0:
+        raise InputError("X is empty: give a list of texts, or rows of numbers.")
+    if flat and not _holds_numbers(X) and all(_is_no_sample(value) for value in X):
+        raise InputError(
+            f"row 0 holds {short(next(iter(X)))}, not text: give a list of texts, and fill such "
+            "rows or leave them out."
+        )
+    way = _way_to_list(X, shape)
+    if way is not None or (only_texts and _is_no_table(X)):
+        such = f", such as {way}" if way else ""
+        kind = type(X).__name__
+        raise InputError(f"X is of type {kind}, not a list of texts: give a list of texts{such}.")
+
+
+def _holds_numbers(X: Any) -> bool:
+    return getattr(getattr(X, "dtype", None), "kind", "O") in "biufc"
+
+
+def _is_no_table(X: Any) -> bool:
+    try:
+        return np.ndim(X) != 2
+    except ValueError:  # ragged rows, of which another sentence tells
+        return False
+
+
+def _is_no_sample(value: object) -> bool:
+    """Missing, or bytes: no text, and no number either."""
+    return (
+        is_no_value(value)
+        or isinstance(value, bytes)
+        or (isinstance(value, float) and value != value)
+    )
+
+
+def _way_to_list(X: Any, shape: Any) -> str | None:
+    """From what holds texts to a list of them: "" where that is long, None where it holds none.
+
+    Libraries are recognised by their attributes, so none of them is imported.
+    """
+    if isinstance(X, dict):
+        return ""
+    if isinstance(X, Iterator | Set | ValuesView):
+        return "list(X)"
+    if shape is None and hasattr(X, "to_pylist") and "string" in str(getattr(X, "type", "")):
+        return "X.to_pylist()"
+    column = isinstance(shape, tuple) and shape[1:] == (1,)
+    values = np.asarray(X) if column else np.empty(0)
+    if _holds_numbers(values) or not any(isinstance(value, str) for value in values.flat):
+        return None
+    # of Arrow, whose columns are no names; a table of pandas may have a column called that
+    if hasattr(X, "column_names") and not hasattr(X, "iloc"):
+        return f"X[{X.column_names[0]!r}].to_pylist()"
+    return f"X[{X.columns[0]!r}]" if hasattr(X, "columns") else "X[:, 0]"
+
+
+def short(value: object) -> str:
+    """A value as a sentence may show it."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,4 +1,8 @@
-"""scikit-learn estimators."""
+"""scikit-learn estimators.
+
+Modules: `base` (fit, explain, save), `prediction` (predict, transform), `models` (the classes),
+`persistence` (load), `select_k`, `kernel_sources`, `notebook` and `sklearn_callbacks`.
+"""
 
 from gmkcf_dask.estimators.models import (
     GMKCF,
@@ -8,7 +12,7 @@ from gmkcf_dask.estimators.models import (
     KernelSpectralClustering,
     RobustMultipleKernelKMeans,
 )
-from gmkcf_dask.estimators.prediction import load
+from gmkcf_dask.estimators.persistence import load
 
 __all__ = [
     "GMKCF",

@@ -1,82 +1,93 @@
-"""What all estimators share: validate, call the workflow, keep what came out. No mathematics."""
+"""The base class of all estimators: validate, call the pipeline, store the results."""
 
 from __future__ import annotations
 
+import copy
 import numbers
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from sklearn import get_config
 from sklearn.base import BaseEstimator, ClusterMixin, clone
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import validate_data
+from sklearn.utils import check_random_state, estimator_html_repr
+from sklearn.utils.validation import check_is_fitted, validate_data
 
-from gmkcf_dask import workflow
 from gmkcf_dask.cluster import Resources, of_client, threads
-from gmkcf_dask.corpus.forms import refuse_other_forms
+from gmkcf_dask.compute.costs import Job
+from gmkcf_dask.corpus.documents import corpus_from_texts, texts_in
 from gmkcf_dask.corpus.model import Corpus
-from gmkcf_dask.corpus.options import TextOptions
-from gmkcf_dask.corpus.text import corpus_from_texts, texts_in
+from gmkcf_dask.corpus.text_options import TextOptions
 from gmkcf_dask.corpus.validate import (
     apart_from,
     as_features,
+    check_ids,
+    check_labels,
     ids_of_index,
     refuse_equal_rows,
+    refuse_other_forms,
     warn_about_zero_rows,
 )
-from gmkcf_dask.engine.operators import KernelStack
 from gmkcf_dask.errors import DataWarning, InputError, StoreError
-from gmkcf_dask.estimators.of_stores import parameters_of_store, store_at
-from gmkcf_dask.estimators.representation import InNotebooks
+from gmkcf_dask.estimators.kernel_sources import (
+    KernelSource,
+    kernels_of_fit,
+    parameters_of_store,
+    store_at,
+    store_of_fit,
+)
+from gmkcf_dask.estimators.notebook import summary
+from gmkcf_dask.estimators.persistence import load
 from gmkcf_dask.estimators.sklearn_callbacks import (
     CallbackSupportMixin,
     callbacks_of,
-    tells_scikit_learn,
+    supports_callbacks,
     with_callbacks_of,
 )
 from gmkcf_dask.events import Event, Listener
-from gmkcf_dask.files import check_writable
-from gmkcf_dask.kernels.lease import owning
-from gmkcf_dask.kernels.request import KernelRequest
 from gmkcf_dask.kernels.specs import (
     FunctionKernel,
     KernelSpec,
     precomputed_specs,
     resolve_kernels,
 )
-from gmkcf_dask.kernels.store import KernelStore
-from gmkcf_dask.locations import is_location, location
 from gmkcf_dask.methods.base import Method
 from gmkcf_dask.methods.registry import make_method, parameters_of
-from gmkcf_dask.progress import Progress
+from gmkcf_dask.pipeline import run as pipeline
+from gmkcf_dask.pipeline.run import (
+    build,
+    build_dense,
+    job_of,
+    request_plan,
+    store_plan,
+    stored_kernels,
+)
 from gmkcf_dask.results.checkpoints import (
     check_interval,
     has_checkpoint,
     open_checkpoints,
     remove_checkpoints,
 )
-from gmkcf_dask.results.model import Model
-from gmkcf_dask.results.training import Training, training_of_request, training_of_store
-from gmkcf_dask.workflow import (
-    build,
-    dense_kernels,
-    request_identity,
-    request_plan,
-    store_identity,
-    store_plan,
-    stored_kernels,
-)
+from gmkcf_dask.results.insight import About, Samples, explain
+from gmkcf_dask.results.report.render import write_report
+from gmkcf_dask.results.saved_model import Model, save_model
+from gmkcf_dask.results.schemas import plain_values
+from gmkcf_dask.store.files import check_writable
+from gmkcf_dask.store.kernel_store import KernelStore
+from gmkcf_dask.store.lock import owning
+from gmkcf_dask.store.object_storage import is_location, location
+from gmkcf_dask.store.request import KernelRequest
 
 if TYPE_CHECKING:
     from distributed import Client
 
-_SHOWN = {
+_FACTORS = {
     "U": "U_",
     "V": "V_",
     "embedding": "embedding_",
@@ -88,8 +99,8 @@ _SAVED = ("normalization", "scaling", "precision", "block_size")
 
 
 @dataclass(eq=False, repr=False)
-class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
-    """What all estimators have in common. Fields are the parameters scikit-learn sees."""
+class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  # type: ignore[misc]
+    """Fit, explain, save and load. Fields are the parameters that scikit-learn sees."""
 
     method_name: ClassVar[str]
 
@@ -113,21 +124,21 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
         """Kernels to be built from features, or "precomputed"."""
 
     @abstractmethod
-    def _used_kernel(self, held: tuple[str, ...] = ()) -> str:
+    def _used_kernel(self, stored: tuple[str, ...] = ()) -> str:
         """The kernel a single-kernel method is to use; any name for other methods.
 
-        `held` are the names of a store's kernels, precomputed ones among them.
+        `stored` are the names of a store's kernels, precomputed ones among them.
         """
 
     @abstractmethod
     def _names_wanted(self) -> tuple[str, ...] | None:
-        """Kernel names that were asked for, or None where the default was left."""
+        """Names of the requested kernels, or None for the default."""
 
     def _method(self) -> Method:
         names = parameters_of(self.method_name)
         return make_method(self.method_name, **{name: getattr(self, name) for name in names})
 
-    @tells_scikit_learn
+    @supports_callbacks
     def fit(self, X: Any, y: object = None, resume: bool = False) -> Any:
         """Cluster samples.
 
@@ -153,111 +164,113 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
         if is_location(X):
             X = store_at(X)
         begin = time.perf_counter()
-        listen, close = listeners(callbacks_of(self), self.verbose)
-        try:
-            stack, identity, training = self._stack(X, method, listen)
+        with listening(callbacks_of(self), self.verbose) as listen:
+            data = self._kernel_data(X)
+            method.check_samples(data.n_samples)
+            source = self._kernel_source(data, method.n_clusters, job_of(method), listen)
             made = time.perf_counter()
-            kernels = [self._used_kernel(stack.names)]
+            stack, kernels = source.stack, [self._used_kernel(source.stack.names)]
             if self.checkpoint_dir is None:
-                (found,) = workflow.fit(stack, method, [seed], kernels, listen)
+                (clustering,) = pipeline.fit(stack, method, [seed], kernels, listen)
             else:
-                fingerprint = workflow.run_fingerprint(identity(), method, seed, kernels)
+                fingerprint = pipeline.run_fingerprint(source.identity(), method, seed, kernels)
                 folder, every = location(self.checkpoint_dir), self.checkpoint_every
-                with owning(folder) as still_ours:  # being asked to end unwinds to here, too
+                with owning(folder) as still_ours:  # a request to stop unwinds to here, too
                     kept = open_checkpoints(
                         folder, fingerprint, every, resume=resume, still_ours=still_ours
                     )
                     with kept.until_done():
-                        (found,) = workflow.fit(stack, method, [seed], kernels, listen, kept)
+                        (clustering,) = pipeline.fit(stack, method, [seed], kernels, listen, kept)
                     remove_checkpoints(folder)
-        finally:
-            close()
-        seen, names = training(), getattr(self, "feature_names_in_", None)
+        samples, names = source.training(), getattr(self, "feature_names_in_", None)
         if names is not None:
-            seen = replace(seen, terms=tuple(map(str, names)))
-        ids = ids_of_index(X, seen.n_samples)
+            samples = replace(samples, terms=tuple(map(str, names)))
+        ids = ids_of_index(X, samples.n_samples)
         if ids is not None:  # no part of what a store or a checkpoint is of: a fit is the same
-            seen = replace(seen, ids=ids)
+            samples = replace(samples, ids=ids)
         seconds = {"kernels": made - begin, "fit": time.perf_counter() - made}
         parameters, named = self._kernel_parameters(X), names is not None
-        self._keep(Model(method, found, seen, parameters, named_features=named, seconds=seconds))
+        self._set_fitted(
+            Model(method, clustering, samples, parameters, named_features=named, seconds=seconds)
+        )
         return self
 
-    def _keep(self, model: Model) -> None:
-        """Show what came out of a fit, this one or that of a saved model."""
-        found = model.found
+    def _set_fitted(self, model: Model) -> None:
+        """Set the attributes of a fit, this one or that of a saved model."""
+        clustering = model.clustering
         self._model = model
-        self.labels_ = found.labels
-        self.kernel_weights_ = found.weights
-        self.kernel_names_ = found.kernel_names
-        self.objective_history_ = np.asarray(found.history)
-        self.n_iter_ = found.n_iter
-        self.converged_ = found.converged
-        self.runs_ = found.runs
-        self.weights_history_ = found.weights_history
+        self.labels_ = clustering.labels
+        self.kernel_weights_ = clustering.weights
+        self.kernel_names_ = clustering.kernel_names
+        self.objective_history_ = np.asarray(clustering.history)
+        self.n_iter_ = clustering.n_iter
+        self.converged_ = clustering.converged
+        self.runs_ = clustering.runs
+        self.weights_history_ = clustering.weights_history
         self.reading_ = model.training.reading
         self.terms_ = None if self.reading_ is None else model.training.terms
-        for factor, name in _SHOWN.items():
+        for factor, name in _FACTORS.items():
             self.__dict__.pop(name, None)  # of an earlier fit
-            if factor in found.factors:
-                setattr(self, name, found.factors[factor])
+            if factor in clustering.factors:
+                setattr(self, name, clustering.factors[factor])
 
     def _kernel_parameters(self, X: Any) -> dict[str, Any]:
         """The parameters that a saved model keeps beside those of its method."""
         kept: dict[str, Any] = {name: getattr(self, name) for name in _SAVED}
         for name in ("kernels", "kernel"):
-            asked = getattr(self, name, None)
-            if asked is not None:
-                specs = () if isinstance(asked, str) else resolve_kernels(asked)
-                kept[name] = [spec.name for spec in specs] or asked
+            value = getattr(self, name, None)
+            if value is not None:
+                specs = () if isinstance(value, str) else resolve_kernels(value)
+                kept[name] = [spec.name for spec in specs] or value
         whole = isinstance(self.random_state, numbers.Integral)
         kept["random_state"] = int(self.random_state) if whole else None
         return kept | parameters_of_store(X.manifest, kept) if isinstance(X, KernelStore) else kept
 
-    def _stack(
-        self, X: Any, method: Method, listen: Listener
-    ) -> tuple[KernelStack, Callable[[], dict[str, Any]], Callable[[], Training]]:
-        """The kernels, what tells them from others, and what new samples are compared with."""
+    def _kernel_data(self, X: Any) -> KernelStore | KernelRequest:
+        """A finished store, or kernels to be computed."""
         if is_location(X):
             X = store_at(X)
-        if isinstance(X, KernelStore):
-            method.check_samples(X.n_samples)
-            self._refuse_other_parameters(X)
-            for name in ("n_features_in_", "feature_names_in_"):  # of an earlier fit on features
-                self.__dict__.pop(name, None)
-            if X.manifest.n_features:
-                self.n_features_in_ = X.manifest.n_features
-            resources = self._resources()
-            plan = store_plan(X, method.n_clusters, resources)
-            training = partial(training_of_store, X, self._own_functions())
-            return stored_kernels(X, plan, resources), partial(store_identity, X), training
-        request = self._request(X)
-        method.check_samples(request.n_samples)
-        if self.store is None:
+        if not isinstance(X, KernelStore):
+            return self._request(X)
+        self._refuse_other_parameters(X)
+        for name in ("n_features_in_", "feature_names_in_"):  # of an earlier fit on features
+            self.__dict__.pop(name, None)
+        if X.manifest.n_features:
+            self.n_features_in_ = X.manifest.n_features
+        return X
+
+    def _kernel_source(
+        self, data: KernelStore | KernelRequest, n_clusters: int, job: Job, listen: Listener
+    ) -> KernelSource:
+        """Plan the job, and load or compute the kernels."""
+        if isinstance(data, KernelRequest) and self.store is None:
             if self.client is not None:
                 warnings.warn(
                     "the client is not used: without store= kernels live in this process",
                     DataWarning,
                     stacklevel=3,
                 )
-            resolved: list[Any] = []
-            dense = dense_kernels(request, listen, lambda *found: resolved.extend(found))
-            identity = partial(request_identity, request, dense.block_size)
-            return dense, identity, lambda: training_of_request(request, *resolved)
-        resources, path = self._resources(), location(self.store)
-        plan = request_plan(request, method.n_clusters, resources, path)
-        store = build(path, request, plan, resources, listen)
-        training = partial(training_of_store, store, request.specs)
-        return stored_kernels(store, plan, resources), partial(store_identity, store), training
+            dense, built = build_dense(data, listen, job)
+            return KernelSource(dense, data, (built.kernels, built.norms), dense.block_size)
+        resources = self._resources()
+        if isinstance(data, KernelStore):
+            store, specs = data, self._own_functions()
+            plan = store_plan(store, n_clusters, resources, job)
+        else:
+            assert self.store is not None
+            path, specs = location(self.store), data.specs
+            plan = request_plan(data, n_clusters, resources, path, job=job)
+            store = build(path, data, plan, resources, listen)
+        return KernelSource(stored_kernels(store, plan, resources), store, specs)
 
-    def _asked_kernels(self) -> Any:
-        """Whatever `kernels` or `kernel` is: arrays have no truth value, so it is asked of none."""
+    def _kernels_parameter(self) -> Any:
+        """The parameter `kernels` or `kernel`."""
         return getattr(self, "kernels", getattr(self, "kernel", None))
 
     def _own_specs(self) -> tuple[KernelSpec, ...]:
         """Kernels among the parameters; functions and matrices are nowhere else to be had."""
-        asked = self._asked_kernels()
-        return () if isinstance(asked, str) else resolve_kernels(asked)
+        kernels = self._kernels_parameter()
+        return () if isinstance(kernels, str) else resolve_kernels(kernels)
 
     def _own_functions(self) -> tuple[KernelSpec, ...]:
         """Kernel functions among the parameters: a store knows them by their names only."""
@@ -276,44 +289,190 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
     def _check_checkpoints(self, *, resume: bool) -> None:
         if self.checkpoint_dir is None:
             if resume:
-                raise InputError("resume=True needs checkpoint_dir, the folder to go on from")
+                raise InputError("resume=True needs checkpoint_dir, the folder of the checkpoint")
             if self.checkpoint_every is not None:
                 raise InputError("checkpoint_every needs checkpoint_dir, the folder to write to")
             return
         check_interval(self.checkpoint_every)
         if not isinstance(self.random_state, numbers.Integral):
-            raise InputError("checkpoint_dir needs a whole number as random_state: it must be told")
+            raise InputError("checkpoint_dir needs a whole number as random_state")
         folder = location(self.checkpoint_dir)
         check_writable(folder, "checkpoints")
         if has_checkpoint(folder) and not resume:
             raise InputError(
-                f"{folder} holds the checkpoint of a fit that did not come to its end: go on with "
+                f"{folder} has the checkpoint of an interrupted fit: resume it with "
                 "fit(X, resume=True), or remove the folder"
             )
 
     def _refuse_other_parameters(self, store: KernelStore) -> None:
         """A parameter left at its default takes what the store has; one that was set must agree."""
         manifest, defaults = store.manifest, type(self)().get_params()
-        held: dict[str, set[object]] = {
+        stored: dict[str, set[object]] = {
             "normalization": {kernel.normalization for kernel in manifest.kernels},
             "scaling": {kernel.scaling for kernel in manifest.kernels},
             "precision": {manifest.precision},
             "block_size": {manifest.block_size},
         }
-        asked = {name: getattr(self, name) for name in held}
+        own = {name: getattr(self, name) for name in stored}
         wanted = self._names_wanted()
         if wanted is not None:
-            held["kernels"], asked["kernels"] = {manifest.names}, wanted
+            stored["kernels"], own["kernels"] = {manifest.names}, wanted
         different = [
-            f"{name} (store: {', '.join(map(str, held[name]))}, asked: {value})"
-            for name, value in asked.items()
-            if value != defaults.get(name) and held[name] != {value}
+            f"{name} (store: {', '.join(map(str, stored[name]))}, parameter: {value})"
+            for name, value in own.items()
+            if value != defaults.get(name) and stored[name] != {value}
         ]
         if different:
             raise StoreError(
-                f"{store.path} differs from what was asked in {'; '.join(different)}: leave these "
-                "parameters at their defaults to take the store as it is"
+                f"{store.path} differs from the parameters in {'; '.join(different)}: leave these "
+                "at their defaults to use the store as it is"
             )
+
+    def explain(
+        self,
+        X: Any = None,
+        *,
+        ids: Iterable[object] | None = None,
+        titles: Iterable[object] | None = None,
+        topics: Iterable[object] | None = None,
+        title: str = "",
+    ) -> dict[str, Any]:
+        """What the clusters are about: terms, typical and doubtful samples, kernels, a map.
+
+        One sweep over the kernels, which are made again from the training samples where they were
+        not kept in a store. What was found is kept, for `report` and `save`, and so are the names
+        that were given: they need not be given again.
+
+        Parameters
+        ----------
+        X : optional
+            The training samples again, or the store of their kernels: needed only where the
+            kernels were precomputed, or where a model was saved without features.
+        ids, titles, topics : iterable of length n_samples, optional
+            What to call the samples, and their known topics, for scores. Without ids samples are
+            called as the index of a pandas table or series calls them, else by their row numbers.
+        title : str
+            What to call the whole.
+
+        Returns
+        -------
+        dict
+            Plain values, as insight.json of a run folder has them; "clusters" is a list with a
+            name, size, terms, central and doubtful samples of each.
+        """
+        check_is_fitted(self)
+        named = any(part is not None for part in (X, ids, titles, topics)) or bool(title)
+        if self._model.insight is not None and not named:
+            return dict(plain_values(self._model.insight))
+        training = self._model.training
+        n = training.n_samples
+        with listening(self.callbacks, self.verbose) as listen:
+            store = store_of_fit(self._model, X)
+            stack, features = self._kernels_of_fit(store, X, listen)
+            if stack.n_samples != n:
+                raise InputError(
+                    f"X has {stack.n_samples} samples but the model was fitted on {n}: give the "
+                    "samples it was fitted on"
+                )
+            model, earlier = self._model, self._model.insight
+            names = training if earlier is None else earlier.documents
+            ids = ids if ids is not None else names.ids or training.ids or range(n)
+            titles = titles if titles is not None else names.titles or training.titles
+            topics = topics if topics is not None else names.topics or training.topics
+            samples = Samples(
+                check_ids(ids, n),
+                features,
+                training.terms,
+                None if titles is None else check_labels(titles, n),
+                training.excerpts,
+                None if topics is None else check_labels(topics, n),
+                texts=training.reading is not None,
+            )
+            about = About(title or type(self).__name__, seconds=model.seconds)
+            if earlier is not None:
+                about = About(
+                    title or earlier.title or type(self).__name__,
+                    earlier.command,
+                    model.seconds,
+                    earlier.bytes,
+                    earlier.warnings,
+                )
+            insight = explain(stack, model.method, model.clustering, samples, about, listen=listen)
+        self._model = replace(self._model, insight=insight)
+        return dict(plain_values(insight))
+
+    def _kernels_of_fit(self, store: KernelStore | None, X: Any, listen: Listener) -> Any:
+        """The kernels of the fit, whatever the parameters are by now, and the features."""
+        if store is None:
+            return kernels_of_fit(self._model, X, self._own_specs(), listen)
+        resources = self._resources()
+        plan = store_plan(store, self._model.method.n_clusters, resources)
+        features = store.features() if store.manifest.n_features else None
+        return stored_kernels(store, plan, resources), features
+
+    def report(self, path: str | Path, X: Any = None, **names: Any) -> Path:
+        """Write one page for a browser, which needs no network: `explain` for people.
+
+        Parameters
+        ----------
+        path : path or URL
+            File to write, such as "report.html".
+        X, **names
+            As for `explain`.
+
+        Returns
+        -------
+        Path
+        """
+        target = location(path)
+        self.explain(X, **names)
+        assert self._model.insight is not None
+        return write_report(target.parent, self._model.insight, target.name)
+
+    def save(self, path: str | Path, *, features: bool = True, overwrite: bool = False) -> None:
+        """Write the fitted model into a folder: npz and JSON, no pickle.
+
+        Kernel functions are kept by their names only, and neither the client nor paths are kept.
+        What `explain` found goes with it where that was asked for; `report` of the loaded model
+        then needs nothing else.
+
+        Parameters
+        ----------
+        path : path or URL
+        features : bool, default=True
+            Keep the training samples' features with it. Without them a loaded model has its labels
+            and everything else, but cannot place new samples.
+        overwrite : bool, default=False
+            Replace the model that is there.
+        """
+        check_is_fitted(self)
+        save_model(self._model, location(path), features=features, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | Path, kernels: Mapping[str, Any] | None = None) -> Any:
+        """A model that was saved, or the run of a run folder.
+
+        Parameters
+        ----------
+        path : path or URL
+        kernels : mapping, optional
+            Kernel functions by name, where the model has any.
+        """
+        estimator = load(path, kernels)
+        if not isinstance(estimator, cls):
+            name = type(estimator).__name__
+            raise InputError(
+                f"{path} is a {name}, not a {cls.__name__}: use {name}.load or gmkcf_dask.load"
+            )
+        return estimator
+
+    def to_local(self) -> Any:
+        """A copy that needs neither client nor store: the training samples are in its memory."""
+        check_is_fitted(self)
+        local = copy.copy(self)
+        local.client, local.store = None, None
+        local._model = replace(self._model, training=self._model.training.in_memory())
+        return local
 
     def __sklearn_clone__(self) -> Any:
         """A clone talks to the same cluster: a client cannot be copied."""
@@ -363,9 +522,25 @@ class KernelClusterer(CallbackSupportMixin, InNotebooks, ClusterMixin, BaseEstim
         client = self.client if self.client is not None else _current_client()
         return threads() if client is None else of_client(client)
 
+    @property
+    def _repr_html_(self) -> Callable[[], str]:
+        if get_config()["display"] != "diagram":
+            raise AttributeError("_repr_html_ exists where scikit-learn displays diagrams")
+        return self._diagram_and_summary
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        shown = {"text/plain": repr(self)}
+        if get_config()["display"] == "diagram":
+            shown["text/html"] = self._diagram_and_summary()
+        return shown
+
+    def _diagram_and_summary(self) -> str:
+        diagram = str(estimator_html_repr(self))
+        return diagram + summary(self) if hasattr(self, "labels_") else diagram
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        kernels = self._asked_kernels()
+        kernels = self._kernels_parameter()
         precomputed = isinstance(kernels, str) and kernels == "precomputed"
         tags.input_tags.sparse = not precomputed
         tags.input_tags.pairwise = precomputed
@@ -398,15 +573,21 @@ def _current_client() -> Any:
         return None
 
 
-def listeners(
+@contextmanager
+def listening(
     callbacks: Sequence[Callable[[Event], object]] | None, verbose: int
-) -> tuple[Listener, Callable[[], None]]:
-    """One listener for all who want to hear, and what to call when there is no more to hear."""
+) -> Iterator[Listener]:
+    """One listener for the callbacks and the progress display."""
+    from gmkcf_dask.events.progress import Progress  # imports rich
+
     progress = Progress(enabled=bool(verbose))
-    heard: list[Listener] = [*(callbacks or ()), progress]
+    called: list[Listener] = [*(callbacks or ()), progress]
 
     def listen(event: Event) -> None:
-        for listener in heard:
+        for listener in called:
             listener(event)
 
-    return listen, progress.close
+    try:
+        yield listen
+    finally:
+        progress.close()

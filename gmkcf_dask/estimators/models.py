@@ -7,10 +7,72 @@ from typing import Any, ClassVar
 
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.estimators.base import KernelClusterer
-from gmkcf_dask.estimators.described import ATTRIBUTES, KERNEL, KERNELS, PARAMETERS
-from gmkcf_dask.estimators.prediction import Lasting, Predicting, Transductive
+from gmkcf_dask.estimators.prediction import PredictingClusterer
 from gmkcf_dask.kernels.specs import resolve_kernels
 from gmkcf_dask.methods.base import MEAN
+from gmkcf_dask.methods.predict import transductive_error
+
+KERNELS = """
+    kernels : str, list or "precomputed", default="paper12"
+        Kernel names ("paper12", "rbf_1", "poly_a1_b2", "linear", "cosine"), specs, or callables
+        f(X_I, X_J) on two row blocks. A store knows a function by its name only."""
+
+KERNEL = """
+    kernel : str, spec, callable or "precomputed", default="mean"
+        One kernel by name; "mean" for the mean of the set paper12, or of all kernels of a store.
+        Of several precomputed kernels the mean is taken."""
+
+PARAMETERS = """
+    normalization : {"unit", "degree", "none"}, default="unit"
+        Of kernels computed from features: unit diagonal, D^-½ K D^-½, or none. Precomputed kernels
+        are taken as they are; wrap one in `Precomputed` to have it normalised or scaled.
+    scaling : {"minmax", "none"}, default="minmax"
+        Of computed kernels: to [0, 1], or none.
+    precision : {"float32", "float64", "compact"}, default="float32"
+        Of kernel entries; compact is 16-bit fixed point for kernels in [0, 1].
+    block_size : int or "auto", default="auto"
+        Edge of the tiles kernels are cut into.
+    random_state : int, RandomState or None
+        Seed of the starts and of K-means.
+    store : path or URL, optional
+        Build the kernels here, chunked on disk or in an object store (s3://…); a store that is
+        already there and fits the data is used again. They are then read tile by tile, or at once
+        where all fit into this process. Without it kernels live in memory only.
+    client : distributed.Client, optional
+        Cluster for work on a store; the current client when there is one, else threads.
+    callbacks : list of callables, optional
+        Each gets every event: `IterationDone`, or `StageProgress` where restarts run together
+        (`History`, `JsonLines` and `Progress` are ready-made). What one raises ends the fit.
+    checkpoint_dir : path or URL, optional
+        Folder for checkpoints of a running fit (GMKCF, KCF, RMKKM, kernel k-means; the spectral
+        methods are short and keep none): written as often as it takes a twentieth of the time, and
+        when a fit is broken off; gone when it is done. `fit(X, resume=True)` goes on from there, to
+        the same bits. Needs a whole number as random_state.
+    checkpoint_every : int, optional
+        Iterations between two of them, instead of a share of the time.
+    verbose : int, default=0
+        Above 0, progress on standard error.
+    text : TextOptions, optional
+        How texts become features, where `fit` is given texts; TF-IDF by default."""
+
+ATTRIBUTES = """
+    labels_ : ndarray of int, shape (n_samples,)
+    kernel_weights_ : ndarray, shape (n_kernels,)
+    kernel_names_ : tuple of str
+    objective_history_ : ndarray, shape (n_iter_ + 1,)
+        Objective of the kept run, its start first.
+    n_iter_ : int
+    converged_ : bool
+    runs_ : tuple of RunSummary
+        Objective, iterations and convergence of every restart.
+    weights_history_ : ndarray, shape (n_iter_ + 1, n_kernels)
+        Weights of the start, then after every iteration; no rows where they are not learned.
+    n_features_in_ : int
+        Columns of X, where features were given; terms, where texts were.
+    terms_ : tuple of str or None
+        Terms of the texts, one for each feature; None where there are none.
+    reading_ : TextReading or None
+        How texts became features: `reading_.transform(texts, terms_)` does the same to others."""
 
 FACTORIZATION = """
     n_init : int, default=1
@@ -47,7 +109,7 @@ EMBEDDING = """
 
 
 @dataclass(eq=False, repr=False)
-class MultipleKernelClusterer(Lasting):
+class MultipleKernelClusterer(KernelClusterer):
     """Uses all kernels at once."""
 
     _: KW_ONLY
@@ -56,7 +118,7 @@ class MultipleKernelClusterer(Lasting):
     def _requested_kernels(self) -> object:
         return self.kernels
 
-    def _used_kernel(self, held: tuple[str, ...] = ()) -> str:
+    def _used_kernel(self, stored: tuple[str, ...] = ()) -> str:
         return MEAN
 
     def _names_wanted(self) -> tuple[str, ...] | None:
@@ -66,7 +128,7 @@ class MultipleKernelClusterer(Lasting):
 
 
 @dataclass(eq=False, repr=False)
-class SingleKernelClusterer(Lasting):
+class SingleKernelClusterer(KernelClusterer):
     """Uses one kernel, or the mean of several."""
 
     _: KW_ONLY
@@ -79,10 +141,10 @@ class SingleKernelClusterer(Lasting):
     def _names_wanted(self) -> tuple[str, ...] | None:
         return None  # one of the store's kernels, or their mean
 
-    def _used_kernel(self, held: tuple[str, ...] = ()) -> str:
+    def _used_kernel(self, stored: tuple[str, ...] = ()) -> str:
         if isinstance(self.kernel, str) and self.kernel in (MEAN, "precomputed"):
             return MEAN
-        if isinstance(self.kernel, str) and self.kernel in held:
+        if isinstance(self.kernel, str) and self.kernel in stored:
             return self.kernel
         specs = resolve_kernels(self.kernel)
         if len(specs) != 1:
@@ -93,7 +155,7 @@ class SingleKernelClusterer(Lasting):
 
 
 @dataclass(eq=False, repr=False)
-class Factorization(Predicting):
+class Factorization(PredictingClusterer):
     """Learns U and V."""
 
     _: KW_ONLY
@@ -170,7 +232,7 @@ class KCF(Factorization, SingleKernelClusterer):
 
 
 @dataclass(eq=False, repr=False)
-class KernelKMeans(Predicting, SingleKernelClusterer):
+class KernelKMeans(PredictingClusterer, SingleKernelClusterer):
     __doc__ = f"""Kernel k-means with one kernel, or with the equal-weight mean of several.
 
     Starts from k random samples; a cluster that loses all its samples takes the farthest one.
@@ -206,7 +268,7 @@ class KernelKMeans(Predicting, SingleKernelClusterer):
 
 
 @dataclass(eq=False, repr=False)
-class KernelSpectralClustering(Predicting, SingleKernelClusterer):
+class KernelSpectralClustering(PredictingClusterer, SingleKernelClusterer):
     __doc__ = f"""Spectral clustering with one kernel, or with the equal-weight mean of several.
 
     Eigenvectors come from products with the kernel alone, at most 61 of them, so a kernel that does
@@ -242,7 +304,7 @@ class KernelSpectralClustering(Predicting, SingleKernelClusterer):
 
 
 @dataclass(eq=False, repr=False)
-class CoregSpectralClustering(Transductive, MultipleKernelClusterer):
+class CoregSpectralClustering(MultipleKernelClusterer):
     __doc__ = f"""Co-regularised spectral clustering of several kernels, centroid form.
 
     Every kernel has its own eigenvectors, drawn towards a common set, which is clustered.
@@ -280,9 +342,19 @@ class CoregSpectralClustering(Transductive, MultipleKernelClusterer):
     lam: float = 0.1
     max_iter: int = 10
 
+    @property
+    def predict(self) -> Any:
+        """Not available, before and after a fit."""
+        raise transductive_error(self.method_name)
+
+    @property
+    def transform(self) -> Any:
+        """Not available, before and after a fit."""
+        raise transductive_error(self.method_name)
+
 
 @dataclass(eq=False, repr=False)
-class RobustMultipleKernelKMeans(Predicting, MultipleKernelClusterer):
+class RobustMultipleKernelKMeans(PredictingClusterer, MultipleKernelClusterer):
     __doc__ = f"""Multiple-kernel k-means with learned weights and the ℓ2,1 norm.
 
     Distances count by their root, so that samples far from every centre weigh less.

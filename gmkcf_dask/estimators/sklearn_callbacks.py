@@ -1,6 +1,6 @@
-"""scikit-learn's own callbacks (`set_callbacks`, from version 1.9), told what our events tell.
+"""scikit-learn's own callbacks (`set_callbacks`, from version 1.9), fed with our events.
 
-Their interface is experimental: all that knows it is here. Without it `set_callbacks` says so.
+Their interface is experimental and used in this module only. Without it `set_callbacks` raises.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import sklearn
 
 from gmkcf_dask.errors import InputError
-from gmkcf_dask.events import Event, StageProgress, in_words, stage_of
+from gmkcf_dask.events import Event, StageProgress, stage_label, stage_of
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -37,7 +37,7 @@ except ImportError:  # older, or changed once more
 
 
 class Tasks:
-    """Tells scikit-learn's callbacks about stages, restarts and iterations as its tasks.
+    """Reports stages, restarts and iterations to scikit-learn's callbacks as its tasks.
 
     The fit is the root task. Below it every stage is a task, and every restart one whose subtasks
     are its iterations.
@@ -52,7 +52,7 @@ class Tasks:
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, StageProgress):
-            self._turn_to(in_words(stage_of(event)), 0)
+            self._turn_to(stage_label(stage_of(event)), 0)
             return
         self._turn_to(f"run {event.restart + 1}", event.max_iter)
         # our event comes when an iteration is over: only then is it known that there was one
@@ -87,28 +87,28 @@ class Tasks:
             )
 
 
-def tells_scikit_learn(fit: _F) -> _F:
-    """A `fit` that tells the callbacks which were set on the estimator what it does."""
+def supports_callbacks(fit: _F) -> _F:
+    """A `fit` that reports its progress to the callbacks that were set on the estimator."""
 
     @wraps(fit)
-    def told(self: Any, X: Any, *args: Any, **named: Any) -> Any:
+    def fit_with_callbacks(self: Any, X: Any, *args: Any, **named: Any) -> Any:
         if not (hasattr(self, "_skl_callbacks") or hasattr(self, "_parent_callback_ctx")):
             return fit(self, X, *args, **named)
-        tasks = self._told = Tasks(self, X)
+        tasks = self._callback_tasks = Tasks(self, X)
         try:
-            found = fit(self, X, *args, **named)
+            result = fit(self, X, *args, **named)
         finally:
-            del self._told
+            del self._callback_tasks
         tasks.done()
-        return found
+        return result
 
-    return cast(_F, with_callbacks(told))
+    return cast(_F, with_callbacks(fit_with_callbacks))
 
 
 def callbacks_of(estimator: Any) -> list[Any]:
     """The callables of the parameter `callbacks`, and scikit-learn's that were set."""
-    told = getattr(estimator, "_told", None)
-    return [*(estimator.callbacks or ()), *(() if told is None else (told,))]
+    tasks = getattr(estimator, "_callback_tasks", None)
+    return [*(estimator.callbacks or ()), *(() if tasks is None else (tasks,))]
 
 
 def with_callbacks_of(estimator: Any, clone: Any) -> Any:

@@ -14,13 +14,14 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from gmkcf_dask.corpus.model import Floats, Matrix
+from gmkcf_dask.corpus.model import Matrix
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.kernels.features import ArrayFeatures, Features, PairTile
 from gmkcf_dask.kernels.specs import FunctionKernel
 from gmkcf_dask.kernels.statistics import refuse_negative
 from gmkcf_dask.kernels.tiles import Norms, ResolvedKernel, final_values, raw_values
-from gmkcf_dask.tiling import MIB, ceil_div
+from gmkcf_dask.system.arrays import Floats
+from gmkcf_dask.system.units import MIB, ceil_div
 
 EDGE = 1024
 """Rows of new and of training samples that a tile has at most: 8 MiB in float64."""
@@ -36,7 +37,7 @@ class CrossTile(PairTile):
     features : Features
         Of the training samples; `cols` are some of them.
     rows : slice
-        Numbers of the new samples, for what there is to say about one.
+        Numbers of the new samples, for error messages.
     new : ndarray or csr_array, shape (len, d)
         The new samples themselves.
     own_norms : mapping of str to ndarray, shape (len,)
@@ -70,15 +71,15 @@ class CrossTile(PairTile):
         return self.own_norms[kernel], norms[kernel][self.cols]
 
 
-class OwnTile(PairTile):
+class SelfTile(PairTile):
     """New samples × themselves."""
 
     bounded: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
-class Given:
-    """A kernel function whose values are known: of samples that are nothing but their numbers.
+class PrecomputedRows:
+    """A kernel function with known values; samples are given by their numbers.
 
     Attributes
     ----------
@@ -91,8 +92,8 @@ class Given:
         return self.values[_run_of(rows), _run_of(cols)]
 
 
-def numbers(n: int) -> Floats:
-    """Samples that are nothing but their numbers, shape (n, 1)."""
+def sample_numbers(n: int) -> Floats:
+    """Samples as their numbers, shape (n, 1)."""
     return np.arange(n, dtype=np.float64)[:, None]
 
 
@@ -102,26 +103,26 @@ def _run_of(samples: Floats) -> slice:
 
 
 @dataclass(frozen=True)
-class Unknown:
-    """Stands for a function, or a matrix, of which only the name was kept."""
+class MissingFunction:
+    """Stands for a kernel function or matrix of which only the name was saved."""
 
     name: str
 
     def __call__(self, rows: Any, cols: Any) -> Any:
-        raise InputError(missing_function(self.name))
+        raise InputError(missing_function_message(self.name))
 
 
-def missing_function(name: str) -> str:
-    """What to do about it."""
+def missing_function_message(name: str) -> str:
+    """The error message for it."""
     return (
-        f"kernel {name} was a function or matrix of yours, and models and stores keep its name "
-        f"only: give the function again, load(path, kernels={{{name!r}: function}})"
+        f"kernel {name} is a user function or matrix, and models and stores save only its name: "
+        f"give the function again, load(path, kernels={{{name!r}: function}})"
     )
 
 
-def named_only(name: str) -> FunctionKernel:
-    """A kernel of which only the name is known."""
-    return FunctionKernel(Unknown(name), name)
+def missing_kernel(name: str) -> FunctionKernel:
+    """A kernel of which only the name was saved."""
+    return FunctionKernel(MissingFunction(name), name)
 
 
 @dataclass(frozen=True)
@@ -186,9 +187,9 @@ class CrossKernels:
                     if diagonal is not None:
                         d = diagonal[tile.cols] - 2.0 * K
                         best = d.argmin(axis=1)
-                        found = d[np.arange(len(d)), best]
-                        closer = found < distance[rows]
-                        distance[rows] = np.where(closer, found, distance[rows])
+                        least = d[np.arange(len(d)), best]
+                        closer = least < distance[rows]
+                        distance[rows] = np.where(closer, least, distance[rows])
                         nearest[rows] = np.where(closer, tile.cols.start + best, nearest[rows])
         return total, nearest
 
@@ -197,7 +198,7 @@ class CrossKernels:
         where, total = slice(0, new.shape[0]), np.zeros(new.shape[0])
         with np.errstate(over="ignore", invalid="ignore"):
             own = self.own_norms(new, first)
-            tile = OwnTile(ArrayFeatures(new), where, where)
+            tile = SelfTile(ArrayFeatures(new), where, where)
             for weight, kernel in self.used:
                 total += weight * np.diagonal(final_values(kernel, tile, own))
         return total
@@ -217,7 +218,7 @@ class CrossKernels:
         for _, kernel in self.used:
             if kernel.needs_norms and kernel.normalization == "unit":
                 where = slice(0, new.shape[0])
-                own = np.diagonal(raw_values(kernel, OwnTile(ArrayFeatures(new), where, where)))
+                own = np.diagonal(raw_values(kernel, SelfTile(ArrayFeatures(new), where, where)))
                 refuse_negative(own, kernel.spec, "k(x,x)", first)
                 norms[kernel.name] = own
         return norms

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from gmkcf_dask.kernels.features import PairTile
 from gmkcf_dask.kernels.tiles import CODE_SCALE, Norms, ResolvedKernel, stored_tiles
-from gmkcf_dask.plan import COMPARED_TILES, Precision
+from gmkcf_dask.kernels.tiling import COMPARED_TILES, Precision
 
 NEAR = 1e-3
 """Largest difference at which two kernels, with values up to 1, are worth a word."""
@@ -46,34 +46,34 @@ class Comparison:
         scale = CODE_SCALE[precision] or 1.0
         # the corner of a tile: distances of equal samples, which are alike in all kernels, apart
         seen = [(name, tile) for name, tile, _ in stored_tiles(kernels, sample, norms, precision)]
-        found: list[tuple[float, int, int]] = []
+        pairs: list[tuple[float, int, int]] = []
         for later, (_, tile) in enumerate(seen):
             # of equals the last: its tile is kept for the shortest time
             distances = [(difference(tile, seen[i][1]) * scale, -i) for i in range(later)]
             away, earlier = min(distances, default=(np.inf, 0))
             if away <= NEAR * scale * float(np.abs(tile).max()):
-                found.append((away, -earlier, later))
+                pairs.append((away, -earlier, later))
         kept: list[tuple[int, int]] = []
-        for _, earlier, later in sorted(found):
+        for _, earlier, later in sorted(pairs):
             if _most_at_once([*kept, (earlier, later)]) <= COMPARED_TILES:
                 kept.append((earlier, later))
         names = [name for name, _ in seen]
         return cls({names[later]: names[earlier] for earlier, later in sorted(kept)}, scale)
 
     def watch(self, tiles: Iterator[Stored], differences: Differences) -> Iterator[Stored]:
-        """Pass tiles on, and note how far they are from those they are compared with."""
-        held: dict[str, npt.NDArray[Any]] = {}
+        """Pass tiles on, and record how far they are from those they are compared with."""
+        kept: dict[str, npt.NDArray[Any]] = {}
         waiting = list(self.nearest.values())
         for name, tile, smallest in tiles:
             earlier = self.nearest.get(name)
             if earlier is not None:
-                found = difference(tile, held[earlier]) * self.code_scale
-                differences[name] = max(differences.get(name, 0.0), found)
+                away = difference(tile, kept[earlier]) * self.code_scale
+                differences[name] = max(differences.get(name, 0.0), away)
                 waiting.remove(earlier)
                 if earlier not in waiting:
-                    del held[earlier]
+                    del kept[earlier]
             if name in waiting:
-                held[name] = tile
+                kept[name] = tile
             yield name, tile, smallest
 
 

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from gmkcf_dask.corpus.model import Floats, Matrix
+from gmkcf_dask.corpus.model import Matrix
+from gmkcf_dask.system.arrays import Floats
 
 _FAR = 1e3
 """‖mean‖² against mean squared spread from which distances are measured from the mean."""
@@ -173,11 +174,11 @@ class PairTile:
 
         The last one is kept: powers of it are kernels of their own.
         """
-        held = self.__dict__.get("_unit_products")
-        if held is None or held[0] != a:
-            held = a, divide_by_roots(self.gram + a, a + self.sq_rows, a + self.sq_cols)
-            self.__dict__["_unit_products"] = held
-        return held[1]
+        cached = self.__dict__.get("_unit_products")
+        if cached is None or cached[0] != a:
+            cached = a, divide_by_roots(self.gram + a, a + self.sq_rows, a + self.sq_cols)
+            self.__dict__["_unit_products"] = cached
+        return cached[1]
 
 
 def divide_by_roots(values: Floats, norm_rows: Floats, norm_cols: Floats) -> Floats:

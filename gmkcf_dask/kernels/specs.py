@@ -19,15 +19,26 @@ from scipy import sparse
 
 from gmkcf_dask.corpus.validate import NotNumericError
 from gmkcf_dask.errors import InputError
-from gmkcf_dask.security import is_plain_name
 
 Normalization = Literal["unit", "degree", "none"]
 Scaling = Literal["minmax", "none"]
 NORMALIZATIONS: tuple[Normalization, ...] = get_args(Normalization)
 SCALINGS: tuple[Scaling, ...] = get_args(Scaling)
 
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+# Names that mean something to the file system or to Zarr: the folder itself, its parent, metadata.
+_RESERVED = frozenset({".", "..", "zarr.json"})
 TINIEST = 1e-30
 _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
+
+
+def is_plain_name(name: object) -> bool:
+    """Whether a name may become a file or folder: 1 to 64 of A-Z a-z 0-9 _ . -, and no path.
+
+    >>> is_plain_name("rbf_0.5"), is_plain_name(".."), is_plain_name("a/b")
+    (True, False, False)
+    """
+    return isinstance(name, str) and name not in _RESERVED and bool(NAME.fullmatch(name))
 
 
 @dataclass(frozen=True)
@@ -176,7 +187,7 @@ def _flatten(kernels: object) -> Iterable[KernelSpec]:
     if isinstance(kernels, str):
         for name in filter(None, (part.strip() for part in kernels.split(","))):
             yield from KERNEL_SETS.get(name) or (parse_kernel(name),)
-    elif isinstance(kernels, Rbf | Polynomial | Linear | Cosine | FunctionKernel | Precomputed):
+    elif isinstance(kernels, KernelSpec):
         yield kernels
     elif callable(kernels):
         yield FunctionKernel(kernels, getattr(kernels, "__name__", type(kernels).__name__))
@@ -293,7 +304,7 @@ def check_matrix(spec: Precomputed, n: int) -> None:
     if not finite.all():
         row = int(np.argmin(finite))
         raise InputError(
-            f"precomputed kernel {spec.name} contains NaN or infinity in row {row}: mend that row"
+            f"precomputed kernel {spec.name} contains NaN or infinity in row {row}: fix that row"
         )
     if K.ndim != 2 or K.shape[0] != K.shape[1]:
         raise InputError(

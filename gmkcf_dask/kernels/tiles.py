@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gmkcf_dask.corpus.model import Floats
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.kernels.features import PairTile, divide_by_roots
 from gmkcf_dask.kernels.specs import (
@@ -27,7 +26,8 @@ from gmkcf_dask.kernels.specs import (
     Rbf,
     Scaling,
 )
-from gmkcf_dask.plan import Precision
+from gmkcf_dask.kernels.tiling import Precision
+from gmkcf_dask.system.arrays import Floats
 
 Bools = npt.NDArray[np.bool_]
 Norms = Mapping[str, Floats]
@@ -282,11 +282,11 @@ def _rbf_exponent(kernel: ResolvedKernel, d2: Any) -> Any:
 
 def _call(spec: FunctionKernel, tile: PairTile) -> Floats:
     try:
-        given: Any = spec.function(tile.X_rows, tile.X_cols)
-        given = given.toarray() if hasattr(given, "toarray") else given
-        values = np.array(given, dtype=np.float64)
+        returned: Any = spec.function(tile.X_rows, tile.X_cols)
+        returned = returned.toarray() if hasattr(returned, "toarray") else returned
+        values = np.array(returned, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"kernel function {spec.name} gave no numbers: {error}") from error
+        raise InputError(f"kernel function {spec.name} did not return numbers: {error}") from error
     if values.shape != tile.shape:
         raise InputError(
             f"kernel function {spec.name} returned shape {values.shape} for blocks of "
@@ -294,7 +294,7 @@ def _call(spec: FunctionKernel, tile: PairTile) -> Floats:
         )
     if not np.isfinite(values).all():
         row = tile.rows.start + int(np.argmin(np.isfinite(values).all(axis=1)))
-        raise InputError(f"kernel function {spec.name} gave NaN or infinity for sample {row}")
+        raise InputError(f"kernel function {spec.name} returned NaN or infinity for sample {row}")
     if tile.on_diagonal and not np.allclose(values, values.T, rtol=1e-5, atol=1e-8):
         raise InputError(f"kernel function {spec.name} is not symmetric: f(x, y) must be f(y, x)")
     return values

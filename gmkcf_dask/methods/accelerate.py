@@ -18,10 +18,9 @@ from itertools import count
 
 import numpy as np
 
-from gmkcf_dask.engine.operators import FusedKernel
+from gmkcf_dask.compute.operators import FusedKernel
 from gmkcf_dask.methods import updates
 from gmkcf_dask.methods.factorize import (
-    Floats,
     Iterate,
     SolverOptions,
     alternate,
@@ -31,7 +30,8 @@ from gmkcf_dask.methods.factorize import (
     step_U,
     symmetric_product,
 )
-from gmkcf_dask.methods.steps import Products, Steps
+from gmkcf_dask.methods.lockstep import Products, SolverSteps
+from gmkcf_dask.system.arrays import Floats
 
 HALS_PASSES = 8
 """Passes over the columns of V per round; more change little."""
@@ -52,7 +52,7 @@ NO_WEIGHTS = WeightStep()
 
 def iterate(
     kernel: FusedKernel, at: Iterate, options: SolverOptions, weights: WeightStep = NO_WEIGHTS
-) -> Steps[Iterate]:
+) -> SolverSteps[Iterate]:
     """The rounds of one iteration, by the solver that was asked for."""
     if options.solver == "paper":
         return (yield from alternate(kernel, at, options))
@@ -61,7 +61,7 @@ def iterate(
 
 def accelerated(
     kernel: FusedKernel, at: Iterate, options: SolverOptions, weights: WeightStep
-) -> Steps[Iterate]:
+) -> SolverSteps[Iterate]:
     """At least `inner_iter` rounds on a fixed K_w, and more while they are worth their bytes.
 
     That is while the last round gained more per byte than the iteration so far, the weight step it
@@ -81,7 +81,7 @@ def accelerated(
 
 def _round(
     kernel: FusedKernel, at: Iterate, J: float, options: SolverOptions
-) -> Steps[tuple[Iterate, float]]:
+) -> SolverSteps[tuple[Iterate, float]]:
     """One new U and V, and their J."""
     assert at.KV is not None
     passes = max(options.v_steps, HALS_PASSES)

@@ -6,15 +6,13 @@ import warnings
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from gmkcf_dask.errors import NumericsWarning
+from gmkcf_dask.system.arrays import Floats, Labels
 
-Floats = npt.NDArray[np.float64]
-Labels = npt.NDArray[np.int32]
 KMEANS_STARTS = 20
 
 

@@ -10,27 +10,34 @@ from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from gmkcf_dask.blas import one_blas_thread
-from gmkcf_dask.engine.operators import FusedKernel, KernelStack
+from gmkcf_dask.compute.blas import one_blas_thread
+from gmkcf_dask.compute.costs import runs_together
+from gmkcf_dask.compute.operators import FusedKernel, KernelStack
 from gmkcf_dask.errors import InputError, NumericsWarning
-from gmkcf_dask.events import Listener, ignore
-from gmkcf_dask.methods import forms
-from gmkcf_dask.methods.checkpoints import (
+from gmkcf_dask.events import Listener, StageProgress, ignore
+from gmkcf_dask.methods import checkpointing
+from gmkcf_dask.methods.checkpointing import (
     NO_CHECKPOINTS,
+    SUMMARY,
     Checkpoints,
+    CheckpointSlot,
+    Schema,
+    SharedCheckpoints,
     State,
-    Turn,
     as_state,
     from_state,
+    validate_state,
 )
-from gmkcf_dask.methods.forms import Form, refuse_other_forms
-from gmkcf_dask.methods.shared import SharedStates
-from gmkcf_dask.methods.steps import Steps, ended, on_each, on_kernel, together
+from gmkcf_dask.methods.lockstep import (
+    SolverSteps,
+    finished,
+    multiply_by,
+    multiply_by_each,
+    run_in_lockstep,
+)
+from gmkcf_dask.system.arrays import Floats, Labels
 
-Floats = npt.NDArray[np.float64]
-Labels = npt.NDArray[np.int32]
 S = TypeVar("S")
 MEAN = "mean"
 """The name of the equal-weight mean of all kernels."""
@@ -91,7 +98,7 @@ class Clustering:
         `diagonal` of K_w, (n,); or the
         `embedding`, `eigenvalues` and `extension` of spectral clustering; with either the K-means
         `centres` in that representation, (k, r). Or the centres `C` of kernel k-means as weights
-        of samples, (n, k), with `norms` and `fused_weights`; see `partition.Partition`.
+        of samples, (n, k), with `norms` and `fused_weights`; see `kmeans_steps.KMeansRun`.
     kernel : str or None
         The one kernel that was used, or "mean"; None where all were.
     weights_history : ndarray, shape (n_iter + 1, m)
@@ -178,13 +185,13 @@ class SingleKernelMethod(Method, Generic[S, R]):
         rounding: float,
         listen: Listener,
         restart: tuple[int, int],
-        turn: Turn,
-    ) -> Steps[R]:
+        slot: CheckpointSlot,
+    ) -> SolverSteps[R]:
         """One run. The kernel is asked for what is known without a sweep; products are yielded."""
 
-    def forms(self, n: int, m: int) -> tuple[Form, Form]:
-        """Of the state of a run with n samples and m kernels, and of what it ends in."""
-        return (forms.nothing, forms.nothing)
+    def state_schemas(self, n: int, m: int) -> tuple[Schema, Schema]:
+        """Of the state of a run with n samples and m kernels, and of its result."""
+        return checkpointing.nothing, checkpointing.nothing
 
     @abstractmethod
     def conclude(self, run: R, seed: int) -> tuple[Labels, dict[str, Floats]]:
@@ -225,43 +232,37 @@ class SingleKernelMethod(Method, Generic[S, R]):
         """Fit on kernels that one kind of sweep can serve: several by name, or a single one."""
         if not kernels:
             return {}
+        n = stack.n_samples
         facts = {name: _kernel(stack, name) for name in kernels}
-        starts = {s: list(self.starts(stack.n_samples, s)) for s in self._seeds_that_matter(seeds)}
-        jobs = [(name, s, r) for name in kernels for s in starts for r in range(len(starts[s]))]
-        heard = listen if len(jobs) == 1 else ignore
-        states = SharedStates(
-            checkpoints, len(jobs), *self.forms(stack.n_samples, len(stack.names))
-        )
-        steps = [
-            ended(from_state(self._run_type, states.ended[number]))
-            if number in states.ended
-            else self.run(
-                facts[name],
-                starts[s][r],
-                kernel_weights(stack, name),
-                stack.error_floor,
-                heard,
-                (r, len(starts[s])),
-                states.turn(number),
-            )
-            for number, (name, s, r) in enumerate(jobs)
-        ]
+        n_starts = {s: sum(1 for _ in self.starts(n, s)) for s in self._seeds_that_matter(seeds)}
+        jobs = [(name, s, r) for name in kernels for s in n_starts for r in range(n_starts[s])]
+        most = runs_together(self.name, n, self.n_clusters, len(jobs))
+        schemas = self.state_schemas(n, len(stack.names))
+        states = SharedCheckpoints(checkpoints, len(jobs), most, *schemas)
+        ends: dict[int, R | RunSummary] = {
+            number: from_state(RunSummary, state)
+            if "objective" in state
+            else from_state(self._run_type, state)
+            for number, state in states.ended.items()
+        }
         try:
-            if len(kernels) == 1:
-                multiply = on_kernel(facts[kernels[0]])
-            else:
-                multiply = on_each(stack, [stack.names.index(name) for name, _, _ in jobs])
-            ends = together(steps, multiply, listen, self.name, states.before_round)
-            runs = dict(zip(jobs, ends, strict=True))
+            for first in range(0, len(jobs), most):
+                batch = range(first, min(first + most, len(jobs)))
+                self._run_batch(stack, facts, jobs, n_starts, batch, states, ends, listen)
+                if len(batch) < len(jobs):
+                    _keep_best(jobs, batch, ends)
         finally:
             for kernel in facts.values():
                 kernel.release()
         found = {}
         for name in kernels:
             for seed in seeds:
-                s = seed if self.seeded else next(iter(starts))
-                restarts = [runs[name, s, r] for r in range(len(starts[s]))]
+                s = seed if self.seeded else next(iter(n_starts))
+                numbers = (number for number, job in enumerate(jobs) if job[:2] == (name, s))
+                restarts = [ends[number] for number in numbers]
                 best = min(restarts, key=lambda run: run.history[-1])
+                validate_state(best, lambda run: not isinstance(run, RunSummary))
+                assert not isinstance(best, RunSummary)
                 labels, factors = self.conclude(best, seed)
                 found[name, seed] = Clustering(
                     labels,
@@ -269,13 +270,72 @@ class SingleKernelMethod(Method, Generic[S, R]):
                     stack.names,
                     best.history,
                     best.converged,
-                    tuple(map(RunSummary.of, restarts)),
+                    tuple(_summary(run) for run in restarts),
                     seed,
                     factors,
                     name,
                     no_weights(len(stack.names)),
                 )
         return found
+
+    def _run_batch(
+        self,
+        stack: KernelStack,
+        facts: Mapping[str, FusedKernel],
+        jobs: Sequence[tuple[str, int, int]],
+        n_starts: Mapping[int, int],
+        batch: range,
+        states: SharedCheckpoints,
+        ends: dict[int, R | RunSummary],
+        listen: Listener,
+    ) -> None:
+        """Runs that share sweeps, to their ends, which are put into `ends`.
+
+        A job is a kernel, a seed and the number of a restart. Starts are made here and let go with
+        their runs: those of other batches would only take memory.
+        """
+        todo = [number for number in batch if number not in ends]
+        wanted = {jobs[number][1:] for number in todo}
+        starts = {
+            (s, r): start
+            for s in n_starts
+            for r, start in enumerate(self.starts(stack.n_samples, s) if wanted else ())
+            if (s, r) in wanted
+        }
+        before, total = batch.start, len(jobs)
+
+        def report(event: object) -> None:
+            if isinstance(event, StageProgress):
+                listen(StageProgress(event.stage, before + event.done, total, unit=event.unit))
+
+        def start_run(number: int) -> SolverSteps[R]:
+            name, s, r = jobs[number]
+            return self.run(
+                facts[name],
+                starts[s, r],
+                kernel_weights(stack, name),
+                stack.error_floor,
+                listen if total == 1 else ignore,
+                (r, n_starts[s]),
+                states.slot(number),
+            )
+
+        runs = [start_run(i) if i in todo else finished(ends[i]) for i in batch]
+        starts.clear()
+        if len(facts) == 1:
+            multiply = multiply_by(next(iter(facts.values())))
+        else:
+            multiply = multiply_by_each(stack, [stack.names.index(jobs[i][0]) for i in batch])
+
+        def before_round(results: Mapping[int, R | RunSummary]) -> None:
+            states.before_round(ends | {before + i: end for i, end in results.items()}, batch)
+
+        every: list[R | RunSummary] = run_in_lockstep(
+            runs, multiply, report if total > 1 else listen, self.name, before_round
+        )
+        ends.update(zip(batch, every, strict=True))
+        if total > 1 and len(batch) == 1:  # else said already
+            listen(StageProgress(self.name, batch.stop, total, unit="runs"))
 
     @property
     def _run_type(self) -> type[R]:
@@ -286,31 +346,40 @@ class SingleKernelMethod(Method, Generic[S, R]):
         return seeds if self.seeded else seeds[:1]
 
 
-_SUMMARY = forms.fields(
-    objective=forms.number, n_iter=forms.count, converged=forms.truth, history=forms.history
-)
+def _keep_best(jobs: Sequence[tuple[str, int, int]], batch: range, ends: dict[int, Any]) -> None:
+    """Of every kernel and seed keep the best run so far, and of the others what is told of them."""
+    best: dict[tuple[str, int], int] = {}
+    for number in sorted(ends):
+        of = jobs[number][:2]
+        if of not in best or ends[number].history[-1] < ends[best[of]].history[-1]:
+            best[of] = number
+    for number in set(ends) - set(best.values()):
+        if not isinstance(ends[number], RunSummary):
+            ends[number] = RunSummary.of(ends[number])
+
+
+def _summary(run: Run | RunSummary) -> RunSummary:
+    return run if isinstance(run, RunSummary) else RunSummary.of(run)
 
 
 def best_restart(
     starts: Iterable[S],
-    run: Callable[[int, S, Turn], R],
+    run: Callable[[int, S, CheckpointSlot], R],
     run_type: type[R],
     checkpoints: Checkpoints,
-    running: Form,
-    ended_run: Form,
+    running: Schema,
+    result: Schema,
 ) -> tuple[R, tuple[RunSummary, ...]]:
     """One run after the other, from every start: the one of lowest objective, and all in brief.
 
-    `running` and `ended_run` are the forms of a run's state and of what it ends in.
+    `running` and `result` are the schemas of a run's state and of its result.
     """
     state = checkpoints.resumed
     ended: list[RunSummary] = []
     best: R | None = None
     if state is not None:
-        form = forms.fields(ended=forms.each(_SUMMARY), best=forms.maybe(ended_run), run=running)
-        refuse_other_forms(
-            state, lambda found: form(found) and bool(found["ended"]) == (found["best"] is not None)
-        )
+        validate_state(state, {"ended": [SUMMARY], "best": (None, result), "run": running})
+        validate_state(state, lambda state: bool(state["ended"]) == (state["best"] is not None))
         ended = [from_state(RunSummary, summary) for summary in state["ended"]]
         best = None if state["best"] is None else from_state(run_type, state["best"])
     skipped = len(ended)
@@ -329,11 +398,11 @@ def best_restart(
                 }
             )
 
-        goes_on = state["run"] if state is not None and number == skipped else None
-        found = run(number, start, Turn(goes_on, keep))
-        ended.append(RunSummary.of(found))
-        if best is None or found.history[-1] < best.history[-1]:
-            best = found
+        resumed = state["run"] if state is not None and number == skipped else None
+        ending = run(number, start, CheckpointSlot(resumed, keep))
+        ended.append(RunSummary.of(ending))
+        if best is None or ending.history[-1] < best.history[-1]:
+            best = ending
     assert best is not None
     return best, tuple(ended)
 

@@ -1,7 +1,7 @@
 """Coreg: co-regularised spectral clustering, centroid form (Kumar, Rai, Daumé 2011).
 
 maximise Σ_v tr(U_vᵀ L_v U_v) + λ Σ_v tr(U_vU_vᵀ U*U*ᵀ) over orthonormal U_v and U*, where
-L_v = D_v^-½ K^v D_v^-½. In turn: U_v = top-k eigenvectors of L_v + λ U*U*ᵀ, U* = left singular
+L_v = D_v^-½ K^v D_v^-½. In slot: U_v = top-k eigenvectors of L_v + λ U*U*ᵀ, U* = left singular
 vectors of [U_1 … U_m]. K-means on the rows of U* at unit length.
 
 All kernels share every sweep: one for the degrees, one (up to 1,000 samples) or at most 60 for the
@@ -17,20 +17,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from gmkcf_dask.blas import one_blas_thread
-from gmkcf_dask.engine.operators import KernelStack
+from gmkcf_dask.compute.blas import one_blas_thread
+from gmkcf_dask.compute.operators import KernelStack
 from gmkcf_dask.events import IterationDone, Listener, ignore
 from gmkcf_dask.methods.assign import kmeans
 from gmkcf_dask.methods.base import (
     Clustering,
-    Floats,
     MultipleKernelMethod,
     RunSummary,
     check_positive,
     check_whole,
     no_weights,
 )
-from gmkcf_dask.methods.checkpoints import NO_CHECKPOINTS, Checkpoints
+from gmkcf_dask.methods.checkpointing import NO_CHECKPOINTS, Checkpoints
 from gmkcf_dask.methods.eigen import (
     DIRECT,
     Eigenpairs,
@@ -38,8 +37,9 @@ from gmkcf_dask.methods.eigen import (
     fix_signs,
     leading_eigenpairs,
 )
+from gmkcf_dask.methods.lockstep import multiply_by_each, run_in_lockstep
 from gmkcf_dask.methods.spectral import laplacian_of, unit_rows, warn_not_converged
-from gmkcf_dask.methods.steps import on_each, together
+from gmkcf_dask.system.arrays import Floats
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,9 @@ def consensus(
 ) -> Consensus:
     """U* after at most `max_iter` rounds."""
     m = len(stack.names)
-    multiply = on_each(stack, range(m))
+    multiply = multiply_by_each(stack, range(m))
     setup = [laplacian_of(stack.single(v), "symmetric") for v in range(m)]
-    matrices, known = zip(*together(setup, multiply), strict=True)
+    matrices, known = zip(*run_in_lockstep(setup, multiply), strict=True)
 
     def solve(
         matrices: Sequence[Matrix], starts: Sequence[Floats], direct: int, round_: int
@@ -117,7 +117,7 @@ def consensus(
             leading_eigenpairs(A, k, start, stack.error_floor, direct=direct)
             for A, start in zip(matrices, starts, strict=True)
         ]
-        return together(runs, multiply, listen, f"coreg {round_}")
+        return run_in_lockstep(runs, multiply, listen, f"coreg {round_}")
 
     views = solve(matrices, known, DIRECT, 0)
     affinities = [float(view.values.sum()) for view in views]

@@ -15,22 +15,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import eigh
 
+from gmkcf_dask.compute import costs
 from gmkcf_dask.events import Listener, StageProgress, ignore
-from gmkcf_dask.methods.steps import Ask, Steps
+from gmkcf_dask.methods.lockstep import ProductRequest, SolverSteps
+from gmkcf_dask.system.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
-
-DIRECT = 1000
+DIRECT = costs.DIRECT
 """Up to this many samples the matrix is formed in one sweep and solved by LAPACK."""
-MAX_SWEEPS = 60
-BASIS_BYTES = 64 << 20
+MAX_SWEEPS = costs.MAX_SWEEPS
+BASIS_BYTES = costs.BASIS_BYTES
 """For a basis and its product; more only where four blocks need it."""
-MOST_GUARDS = 20
-"""Further Ritz vectors whose residuals are added: a sweep costs the same for many columns, and the
-distance from the k-th eigenvalue to the first that is left out decides how many sweeps it takes."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +62,9 @@ class Matrix:
             return np.zeros_like(self.scale)
         return np.asarray(self.lam * np.sum(self.pull**2, axis=1))
 
-    def matmul(self, Z: Floats) -> Steps[Floats]:
+    def matmul(self, Z: Floats) -> SolverSteps[Floats]:
         """A Z, shape (n, c). One sweep."""
-        products = yield Ask(self.scale[:, None] * Z)
+        products = yield ProductRequest(self.scale[:, None] * Z)
         AZ = self.scale[:, None] * products.full - self.shift[:, None] * Z
         if self.pull is not None:
             AZ += self.lam * (self.pull @ (self.pull.T @ Z))
@@ -105,7 +101,7 @@ def leading_eigenpairs(
     max_sweeps: int = MAX_SWEEPS,
     direct: int = DIRECT,
     listen: Listener = ignore,
-) -> Steps[Eigenpairs]:
+) -> SolverSteps[Eigenpairs]:
     """The k leading eigenpairs of A: one sweep up to `direct` samples, else at most `max_sweeps`.
 
     Parameters
@@ -126,7 +122,7 @@ def leading_eigenpairs(
         return Eigenpairs(values, vectors, (float(values.sum()),), True)
 
     diagonal = A.diagonal
-    guards, block, full_basis = _sizes(n, k)
+    guards, block, full_basis = costs.eigen_sizes(n, k, BASIS_BYTES)
     size = max(float(np.abs(A.shift).max()), float(np.abs(diagonal - A.lam_diagonal).max()))
     basis = new = orthonormal(np.empty((n, 0)), np.hstack([start, _guesses(diagonal, k)]))
     product = np.empty((n, 0))
@@ -158,14 +154,6 @@ def leading_eigenpairs(
             break
         basis = np.hstack([basis, new])
     return Eigenpairs(theta[:k], fix_signs(X[:, :k]), tuple(sums), converged)
-
-
-def _sizes(n: int, k: int) -> tuple[int, int, int]:
-    """Guard vectors, vectors added per sweep, and vectors of a full basis."""
-    columns = BASIS_BYTES // (2 * 8 * n)
-    guards = max(2, min(MOST_GUARDS, columns // 12 - 2 * k))
-    block = 2 * k + guards
-    return guards, block, max(4 * block, min(12 * block, columns))
 
 
 def _guesses(diagonal: Floats, k: int) -> Floats:

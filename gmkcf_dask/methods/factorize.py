@@ -9,19 +9,23 @@ from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.exceptions import ConvergenceWarning
 
-from gmkcf_dask.engine.operators import FusedKernel
+from gmkcf_dask.compute.operators import FusedKernel
 from gmkcf_dask.errors import InputError, NotPositiveError, NumericsError, NumericsWarning
-from gmkcf_dask.methods import forms, updates
+from gmkcf_dask.methods import checkpointing, updates
 from gmkcf_dask.methods.base import check_whole, no_weights
-from gmkcf_dask.methods.checkpoints import State, as_state
-from gmkcf_dask.methods.forms import Form
+from gmkcf_dask.methods.checkpointing import Schema, State, as_state
 from gmkcf_dask.methods.init import Init, Start, make_starts
-from gmkcf_dask.methods.steps import SCALE_THEM, Ask, Products, Steps, refuse_nonfinite
+from gmkcf_dask.methods.lockstep import (
+    SCALE_THEM,
+    ProductRequest,
+    Products,
+    SolverSteps,
+    refuse_nonfinite,
+)
+from gmkcf_dask.system.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 Solver = Literal["paper", "accelerated"]
 
 _NEGATIVE = 1e-6
@@ -128,39 +132,33 @@ class Factorization:
         return self.history[-1]
 
 
-def factorization_form(n: int, k: int, m: int, *, finished: bool) -> Form:
+def factorization_schema(n: int, k: int, m: int, *, finished: bool) -> Schema:
     """Of a `Factorization` in a checkpoint."""
-    factor = forms.floats(n, k)
-    fields = forms.fields(
-        U=factor,
-        V=factor,
-        w=forms.weights(m),
-        history=forms.history,
-        converged=forms.truth,
-        weights_history=forms.weights_history(m),
-        UtKU=forms.any_floats(k, k) if finished else _none,
-        diagonal=forms.any_floats(n) if finished else _none,
-    )
-    return forms.as_long_as_the_history(fields)
+    return {
+        "U": checkpointing.array(n, k, low=0),
+        "V": checkpointing.array(n, k, low=0),
+        "w": checkpointing.weights(m),
+        "history": checkpointing.history,
+        "converged": checkpointing.flag,
+        "weights_history": checkpointing.weights_history(m),
+        "UtKU": checkpointing.array(k, k) if finished else None,
+        "diagonal": checkpointing.array(n) if finished else None,
+    }
 
 
-def _none(value: object) -> bool:
-    return value is None
-
-
-def iterate_form(n: int, k: int) -> Form:
+def iterate_schema(n: int, k: int) -> Schema:
     """Of an `Iterate` in a checkpoint."""
-    factor, product = forms.floats(n, k), forms.any_floats(n, k)
-    products = forms.fields(full=product, positive=forms.maybe(product))
-    return forms.fields(
-        U=factor,
-        V=factor,
-        KU=products,
-        KV=forms.maybe(products),
-        seen=forms.maybe(factor),
-        before=forms.maybe(product),
-        pace=forms.number,
-    )
+    factor, product = checkpointing.array(n, k, low=0), checkpointing.array(n, k)
+    products: Schema = {"full": product, "positive": (None, product)}
+    return {
+        "U": factor,
+        "V": factor,
+        "KU": products,
+        "KV": (None, products),
+        "seen": (None, factor),
+        "before": (None, product),
+        "pace": checkpointing.number,
+    }
 
 
 @dataclass(frozen=True)
@@ -217,13 +215,15 @@ class Iterate:
         return updates.objective(trace, self.V, self.KU.full, UtKU)
 
 
-def multiply(kernel: FusedKernel, Z: Floats) -> Steps[Products]:
+def multiply(kernel: FusedKernel, Z: Floats) -> SolverSteps[Products]:
     """The products a step needs, in one sweep."""
-    answer = yield Ask(Z, split=not kernel.nonnegative)
+    answer = yield ProductRequest(Z, split=not kernel.nonnegative)
     return answer
 
 
-def multiply_both(kernel: FusedKernel, U: Floats, V: Floats) -> Steps[tuple[Products, Products]]:
+def multiply_both(
+    kernel: FusedKernel, U: Floats, V: Floats
+) -> SolverSteps[tuple[Products, Products]]:
     """K_wU and K_wV in one sweep."""
     both = yield from multiply(kernel, np.hstack([U, V]))
     k = U.shape[1]
@@ -232,7 +232,7 @@ def multiply_both(kernel: FusedKernel, U: Floats, V: Floats) -> Steps[tuple[Prod
 
 def begin(
     kernel: FusedKernel, start: Start, before: Floats | None = None, pace: float = 1.0
-) -> Steps[Iterate]:
+) -> SolverSteps[Iterate]:
     """First products: with a new fused kernel this is its one sweep over all kernels.
 
     `before` and `pace` are of the kernel before this one: momentum is of U alone and goes on.
@@ -267,7 +267,7 @@ def step_V(V: Floats, U: Floats, KU: Products, v_steps: int) -> Floats:
     return V
 
 
-def alternate(kernel: FusedKernel, at: Iterate, options: SolverOptions) -> Steps[Iterate]:
+def alternate(kernel: FusedKernel, at: Iterate, options: SolverOptions) -> SolverSteps[Iterate]:
     """`inner_iter` rounds of U and V on a fixed K_w; K_wU passes from each round to the next."""
     U, V, KU, KV = at.U, at.V, at.KU, at.KV
     for _ in range(options.inner_iter):
@@ -302,7 +302,7 @@ def refuse_negative(J: float, trace: float, *, nonnegative: bool) -> None:
     if not nonnegative and -_NEGATIVE * abs(trace) > J:
         raise NotPositiveError(
             f"the objective fell to {J:.4g}, below zero: a kernel with mixed signs is not positive "
-            "semi-definite, so there is no best factorization; mend the kernels, or "
+            "semi-definite, so there is no best factorization; fix the kernels, or "
             f"{SCALE_THEM}"
         )
 

@@ -18,11 +18,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from gmkcf_dask.blas import one_blas_thread
-from gmkcf_dask.engine.operators import KernelStack
+from gmkcf_dask.compute.blas import one_blas_thread
+from gmkcf_dask.compute.operators import KernelStack
 from gmkcf_dask.errors import NumericsWarning
 from gmkcf_dask.events import IterationDone, Listener, StageProgress, ignore
-from gmkcf_dask.methods import forms, updates
+from gmkcf_dask.methods import checkpointing, updates
 from gmkcf_dask.methods.accelerate import WeightStep, iterate
 from gmkcf_dask.methods.assign import kmeans
 from gmkcf_dask.methods.base import (
@@ -33,13 +33,19 @@ from gmkcf_dask.methods.base import (
     refuse_many_seeds,
     warn_if_one_kernel_has_it_all,
 )
-from gmkcf_dask.methods.checkpoints import FRESH, NO_CHECKPOINTS, Checkpoints, State, Turn
+from gmkcf_dask.methods.checkpointing import (
+    NEW_RUN,
+    NO_CHECKPOINTS,
+    Checkpoints,
+    CheckpointSlot,
+    Schema,
+    State,
+)
 from gmkcf_dask.methods.factorize import (
     Factorization,
-    Floats,
     SolverOptions,
     begin,
-    factorization_form,
+    factorization_schema,
     factors_of,
     finish,
     has_risen,
@@ -47,9 +53,9 @@ from gmkcf_dask.methods.factorize import (
     should_stop,
     warn_not_converged,
 )
-from gmkcf_dask.methods.forms import Form
 from gmkcf_dask.methods.init import Start, spectral_start
-from gmkcf_dask.methods.steps import alone
+from gmkcf_dask.methods.lockstep import run_solver
+from gmkcf_dask.system.arrays import Floats
 
 
 @dataclass(frozen=True)
@@ -85,14 +91,15 @@ class Gmkcf(SolverOptions, MultipleKernelMethod):
     def _fit_seed(
         self, stack: KernelStack, seed: int, listen: Listener, checkpoints: Checkpoints
     ) -> Clustering:
-        def run(number: int, start: Start | None, turn: Turn) -> Factorization:
-            return gmkcf(stack, start, self, listen, (number, self.n_init), turn)
+        def run(number: int, start: Start | None, slot: CheckpointSlot) -> Factorization:
+            return gmkcf(stack, start, self, listen, (number, self.n_init), slot)
 
         starts = self.starts(stack.n_samples, seed)
         with one_blas_thread():
             n, k, m = stack.n_samples, self.n_clusters, len(stack.names)
-            kinds = _state_form(n, k, stack.names), factorization_form(n, k, m, finished=False)
-            best, runs = best_restart(starts, run, Factorization, checkpoints, *kinds)
+            running = _state_schema(n, k, stack.names)
+            ended = factorization_schema(n, k, m, finished=False)
+            best, runs = best_restart(starts, run, Factorization, checkpoints, running, ended)
             fused = stack.fuse(best.w**2, keep=False)
             KU, diagonal = fused.matmul(best.U), fused.diagonal()
             done = finish(best, KU, polish=self.polish, diagonal=diagonal)
@@ -119,7 +126,7 @@ def gmkcf(
     options: SolverOptions,
     listen: Listener = ignore,
     restart: tuple[int, int] = (0, 1),
-    turn: Turn = FRESH,
+    slot: CheckpointSlot = NEW_RUN,
 ) -> Factorization:
     """One run from one start, factors not yet scaled.
 
@@ -132,11 +139,11 @@ def gmkcf(
         Gets an `IterationDone` after every iteration.
     restart : (number, total)
         Which of several runs this is, for the events.
-    turn : Turn
+    slot : CheckpointSlot
         Where the run goes on, if not at its start, and who keeps its states.
     """
     floor = stack.error_floor * stack.traces
-    state = turn.resumed or _first_state(stack, start, options, listen)
+    state = slot.resumed or _first_state(stack, start, options, listen)
     U, V, w, before, pace = (state[name] for name in ("U", "V", "w", "before", "pace"))
     history: list[float] = list(state["history"])
     weights_history: list[Floats] = list(state["weights_history"])
@@ -146,11 +153,11 @@ def gmkcf(
     for iteration in range(max(1, len(history)), options.max_iter + 1):
         fused = stack.fuse(w**2)
         try:
-            at = alone(begin(fused, (U, V), before, pace), fused)
+            at = run_solver(begin(fused, (U, V), before, pace), fused)
             if not history:
                 history.append(at.objective(fused.trace))
                 weights_history.append(w)
-            at = alone(iterate(fused, at, options, weight_step), fused)
+            at = run_solver(iterate(fused, at, options, weight_step), fused)
             U, V, before, pace = at.U, at.V, at.before, at.pace
         finally:
             fused.release()
@@ -177,7 +184,7 @@ def gmkcf(
         converged = not risen and should_stop(J_old, J, trace, options.tol)
         if risen or converged:
             break
-        turn.keep(
+        slot.keep(
             {
                 "U": U,
                 "V": V,
@@ -204,20 +211,18 @@ def gmkcf(
     return Factorization(U, V, w, tuple(history), converged, np.array(weights_history))
 
 
-def _state_form(n: int, k: int, names: Sequence[str]) -> Form:
-    factor = forms.floats(n, k)
-    fields = forms.fields(
-        U=factor,
-        V=factor,
-        w=forms.weights(len(names)),
-        before=forms.maybe(forms.any_floats(n, k)),
-        pace=forms.number,
-        history=forms.history,
-        floored=forms.each(lambda name: name in names),
-        gain=forms.number,
-        weights_history=forms.weights_history(len(names)),
-    )
-    return forms.as_long_as_the_history(fields)
+def _state_schema(n: int, k: int, names: Sequence[str]) -> Schema:
+    return {
+        "U": checkpointing.array(n, k, low=0),
+        "V": checkpointing.array(n, k, low=0),
+        "w": checkpointing.weights(len(names)),
+        "before": (None, checkpointing.array(n, k)),
+        "pace": checkpointing.number,
+        "history": checkpointing.history,
+        "floored": [lambda name: name in names],
+        "gain": checkpointing.number,
+        "weights_history": checkpointing.weights_history(len(names)),
+    }
 
 
 def _first_state(
@@ -233,6 +238,6 @@ def _first_state(
 def _spectral_start(stack: KernelStack, w: Floats, k: int, listen: Listener) -> Start:
     fused = stack.fuse(w**2)
     try:
-        return alone(spectral_start(fused, k, stack.error_floor, listen), fused)
+        return run_solver(spectral_start(fused, k, stack.error_floor, listen), fused)
     finally:
         fused.release()

@@ -9,15 +9,15 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from gmkcf_dask.engine.operators import FusedKernel
+from gmkcf_dask.compute.operators import FusedKernel
 from gmkcf_dask.errors import InputError, NumericsWarning
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.methods.assign import kmeans_labels
 from gmkcf_dask.methods.base import check_whole
+from gmkcf_dask.methods.lockstep import SolverSteps
 from gmkcf_dask.methods.spectral import embed, unit_rows
-from gmkcf_dask.methods.steps import Steps
+from gmkcf_dask.system.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 Start = tuple[Floats, Floats]
 
 
@@ -48,7 +48,7 @@ def make_starts(n: int, k: int, seed: int, n_init: int, init: Init) -> Iterable[
 
 def spectral_start(
     kernel: FusedKernel, k: int, rounding: float, listen: Listener = ignore
-) -> Steps[Start]:
+) -> SolverSteps[Start]:
     """Normalised-cut eigenvectors, rotated towards memberships and made non-negative.
 
     Nothing depends on a seed. Sweeps as in spectral clustering.

@@ -9,31 +9,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gmkcf_dask.engine.operators import FusedKernel
+from gmkcf_dask.compute.operators import FusedKernel
 from gmkcf_dask.events import IterationDone, Listener, ignore
-from gmkcf_dask.methods import forms
+from gmkcf_dask.methods import checkpointing
 from gmkcf_dask.methods.accelerate import iterate
 from gmkcf_dask.methods.assign import kmeans
-from gmkcf_dask.methods.base import Labels, SingleKernelMethod, no_weights
-from gmkcf_dask.methods.checkpoints import FRESH, Turn
+from gmkcf_dask.methods.base import SingleKernelMethod, no_weights
+from gmkcf_dask.methods.checkpointing import NEW_RUN, CheckpointSlot, Schema
 from gmkcf_dask.methods.factorize import (
     Factorization,
-    Floats,
     Iterate,
     SolverOptions,
     begin,
-    factorization_form,
+    factorization_schema,
     factors_of,
     finish,
     has_risen,
-    iterate_form,
+    iterate_schema,
     refuse_negative,
     should_stop,
     warn_not_converged,
 )
-from gmkcf_dask.methods.forms import Form
 from gmkcf_dask.methods.init import Start, spectral_start
-from gmkcf_dask.methods.steps import Steps
+from gmkcf_dask.methods.lockstep import SolverSteps
+from gmkcf_dask.system.arrays import Floats, Labels
 
 
 @dataclass(frozen=True)
@@ -55,14 +54,14 @@ class Kcf(SolverOptions, SingleKernelMethod[Start | None, Factorization]):
         rounding: float,
         listen: Listener,
         restart: tuple[int, int],
-        turn: Turn,
-    ) -> Steps[Factorization]:
-        return kcf(kernel, start, self, weights, rounding, listen, restart, turn)
+        slot: CheckpointSlot,
+    ) -> SolverSteps[Factorization]:
+        return kcf(kernel, start, self, weights, rounding, listen, restart, slot)
 
-    def forms(self, n: int, m: int) -> tuple[Form, Form]:
+    def state_schemas(self, n: int, m: int) -> tuple[Schema, Schema]:
         k = self.n_clusters
-        running = forms.fields(at=iterate_form(n, k), history=forms.history)
-        return running, factorization_form(n, k, m, finished=True)
+        running: Schema = {"at": iterate_schema(n, k), "history": checkpointing.history}
+        return running, factorization_schema(n, k, m, finished=True)
 
     def conclude(self, run: Factorization, seed: int) -> tuple[Labels, dict[str, Floats]]:
         labels, centres = kmeans(run.V, self.n_clusters, seed)
@@ -77,8 +76,8 @@ def kcf(
     rounding: float,
     listen: Listener = ignore,
     restart: tuple[int, int] = (0, 1),
-    turn: Turn = FRESH,
-) -> Steps[Factorization]:
+    slot: CheckpointSlot = NEW_RUN,
+) -> SolverSteps[Factorization]:
     """One run from one start, finished: K U is at hand, so that costs no sweep.
 
     Parameters
@@ -90,17 +89,18 @@ def kcf(
         The fixed weights the kernel was made with; reported, not changed.
     rounding : float
         Relative rounding of J to be expected of this kernel.
-    turn : Turn
+    slot : CheckpointSlot
         Where the run goes on, if not at its start, and who keeps its states.
     """
-    if turn.resumed is not None:
-        at = Iterate.of_state(turn.resumed["at"])
-        history = list(turn.resumed["history"])
+    if slot.resumed is not None:
+        at = Iterate.of_state(slot.resumed["at"])
+        history = list(slot.resumed["history"])
     else:
         if start is None:
             start = yield from spectral_start(kernel, options.n_clusters, rounding, listen)
         at = yield from begin(kernel, start)
         history = [at.objective(kernel.trace)]
+    start = None  # of many runs that wait for each other none shall hold more than it needs
     converged = risen = False
     for iteration in range(len(history), options.max_iter + 1):
         at = yield from iterate(kernel, at, options)
@@ -124,7 +124,7 @@ def kcf(
         converged = not risen and should_stop(J_old, J, kernel.trace, options.tol)
         if risen or converged:
             break
-        turn.keep({"at": at.state(), "history": tuple(history)})
+        slot.keep({"at": at.state(), "history": tuple(history)})
     if not converged:
         warn_not_converged(options, history, risen=risen, what=f"KCF on {kernel.label}")
     constant = no_weights(len(weights))

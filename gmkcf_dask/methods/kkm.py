@@ -16,27 +16,27 @@ from typing import ClassVar
 
 from sklearn.exceptions import ConvergenceWarning
 
-from gmkcf_dask.engine.operators import FusedKernel
+from gmkcf_dask.compute.operators import FusedKernel
 from gmkcf_dask.errors import NumericsWarning
 from gmkcf_dask.events import IterationDone, Listener
-from gmkcf_dask.methods import forms
-from gmkcf_dask.methods.base import Floats, Labels, SingleKernelMethod, check_whole, no_weights
-from gmkcf_dask.methods.checkpoints import Turn
-from gmkcf_dask.methods.forms import Form
-from gmkcf_dask.methods.partition import (
-    Partition,
+from gmkcf_dask.methods import checkpointing
+from gmkcf_dask.methods.base import SingleKernelMethod, check_whole, no_weights
+from gmkcf_dask.methods.checkpointing import CheckpointSlot, Schema
+from gmkcf_dask.methods.kmeans_steps import (
+    KMeansRun,
     assign,
     centre_norms,
     distances,
     indicator,
-    partition_form,
+    kmeans_run_schema,
     random_centres,
 )
-from gmkcf_dask.methods.steps import Ask, Steps
+from gmkcf_dask.methods.lockstep import ProductRequest, SolverSteps
+from gmkcf_dask.system.arrays import Floats, Labels
 
 
 @dataclass(frozen=True)
-class Kkm(SingleKernelMethod[Floats, Partition]):
+class Kkm(SingleKernelMethod[Floats, KMeansRun]):
     """Kernel k-means from k random samples.
 
     Parameters
@@ -49,7 +49,7 @@ class Kkm(SingleKernelMethod[Floats, Partition]):
     """
 
     name: ClassVar[str] = "kkm"
-    run_type = Partition
+    run_type = KMeansRun
     n_clusters: int
     n_init: int = 1
     max_iter: int = 100
@@ -68,19 +68,19 @@ class Kkm(SingleKernelMethod[Floats, Partition]):
         rounding: float,
         listen: Listener,
         restart: tuple[int, int],
-        turn: Turn,
-    ) -> Steps[Partition]:
+        slot: CheckpointSlot,
+    ) -> SolverSteps[KMeansRun]:
         C, k, diagonal = start, self.n_clusters, kernel.diagonal()
         labels: Labels | None = None
         history: list[float] = []
         assigned: tuple[Floats, Floats] | None = None  # centres of the last labels, and norms
-        if turn.resumed is not None:
-            labels, history = turn.resumed["labels"], list(turn.resumed["history"])
-            assigned = turn.resumed["C"], turn.resumed["norms"]
-            C = indicator(turn.resumed["labels"], k)
+        if slot.resumed is not None:
+            labels, history = slot.resumed["labels"], list(slot.resumed["history"])
+            assigned = slot.resumed["C"], slot.resumed["norms"]
+            C = indicator(slot.resumed["labels"], k)
         converged = risen = False
         for iteration in range(len(history), self.max_iter + 1):
-            products = yield Ask(C)
+            products = yield ProductRequest(C)
             d = distances(diagonal, C, products.full)
             value = float(d.min(axis=1).sum())
             risen = bool(history) and value - history[-1] > 100 * rounding * kernel.trace
@@ -101,7 +101,7 @@ class Kkm(SingleKernelMethod[Floats, Partition]):
                 break
             C = indicator(labels, k)
             kept = {"C": assigned[0], "norms": assigned[1]}
-            turn.keep({"labels": labels, "history": tuple(history), **kept})
+            slot.keep({"labels": labels, "history": tuple(history), **kept})
         assert labels is not None
         assert assigned is not None
         if risen:
@@ -119,17 +119,17 @@ class Kkm(SingleKernelMethod[Floats, Partition]):
                 stacklevel=2,
             )
         constant = no_weights(len(weights))
-        return Partition(labels, weights, tuple(history), converged, constant, *assigned, weights)
+        return KMeansRun(labels, weights, tuple(history), converged, constant, *assigned, weights)
 
-    def forms(self, n: int, m: int) -> tuple[Form, Form]:
+    def state_schemas(self, n: int, m: int) -> tuple[Schema, Schema]:
         k = self.n_clusters
-        running = forms.fields(
-            labels=forms.labels(n, k),
-            history=forms.history,
-            C=forms.floats(n, k),
-            norms=forms.any_floats(k),
-        )
-        return running, partition_form(n, k, m)
+        running: Schema = {
+            "labels": checkpointing.labels(n, k),
+            "history": checkpointing.history,
+            "C": checkpointing.array(n, k, low=0),
+            "norms": checkpointing.array(k),
+        }
+        return running, kmeans_run_schema(n, k, m)
 
-    def conclude(self, run: Partition, seed: int) -> tuple[Labels, dict[str, Floats]]:
+    def conclude(self, run: KMeansRun, seed: int) -> tuple[Labels, dict[str, Floats]]:
         return run.labels, run.factors

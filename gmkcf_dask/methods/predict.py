@@ -14,13 +14,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from gmkcf_dask.engine.cross import Known, Seen
+from gmkcf_dask.compute.cross_products import CrossProducts, TrainingFactors
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.methods.assign import squared_distances
-from gmkcf_dask.methods.base import Clustering, Floats, Method
-from gmkcf_dask.methods.partition import distances_to
+from gmkcf_dask.methods.base import Clustering, Method
+from gmkcf_dask.methods.kmeans_steps import distances_to
 from gmkcf_dask.methods.spectral import Sc, unit_rows
 from gmkcf_dask.methods.updates import lacks_rank, solve_V
+from gmkcf_dask.system.arrays import Floats
 
 _SMALLEST_SHARE = 1e-9
 """Of the sample's degree: what is divided by is at least that far from 0."""
@@ -45,14 +46,14 @@ class Extension(ABC):
     weights: Floats
 
     @abstractmethod
-    def representation(self, seen: Seen) -> Floats:
+    def representation(self, seen: CrossProducts) -> Floats:
         """Rows of the new samples, shape (len, r)."""
 
     @abstractmethod
     def distances(self, rows: Floats) -> Floats:
         """Squared distances of such rows to the centres of the clusters, shape (len, k)."""
 
-    def __call__(self, seen: Seen) -> Floats:
+    def __call__(self, seen: CrossProducts) -> Floats:
         return self.representation(seen)
 
 
@@ -66,7 +67,7 @@ class ConceptExtension(Extension):
     UtKU: Floats
     centres: Floats
 
-    def representation(self, seen: Seen) -> Floats:
+    def representation(self, seen: CrossProducts) -> Floats:
         b = seen.products
         return solve_V(b, self.UtKU, np.zeros_like(b) if seen.nearest is None else seen.nearest)
 
@@ -85,7 +86,7 @@ class CentreExtension(Extension):
 
     norms: Floats
 
-    def representation(self, seen: Seen) -> Floats:
+    def representation(self, seen: CrossProducts) -> Floats:
         own = np.zeros(len(seen.products)) if seen.diagonal is None else seen.diagonal
         return distances_to(self.norms, own, seen.products)
 
@@ -99,7 +100,7 @@ class SpectralExtension(Extension):
 
     centres: Floats
 
-    def representation(self, seen: Seen) -> Floats:
+    def representation(self, seen: CrossProducts) -> Floats:
         return unit_rows(seen.products)
 
     def distances(self, rows: Floats) -> Floats:
@@ -112,50 +113,52 @@ class UnnormalizedExtension(SpectralExtension):
 
     eigenvalues: Floats
 
-    def representation(self, seen: Seen) -> Floats:
+    def representation(self, seen: CrossProducts) -> Floats:
         products, degree = seen.products[:, :-1], seen.products[:, -1:]
         gap = degree - self.eigenvalues
         least = np.maximum(_SMALLEST_SHARE * np.abs(degree), np.finfo(float).tiny)
         return unit_rows(products / np.where(np.abs(gap) < least, least, gap))
 
 
-def refuse_transductive(name: str) -> None:
-    """Refuse a method that has no place for new samples, whatever it was fitted on."""
-    if name == "coreg":
-        raise NoPredictionError(
-            "coreg has no place for new samples: its embedding is a compromise between the "
-            "eigenvectors of all kernels, which a single row of them does not have; use sc on the "
-            "mean of the kernels, or gmkcf"
-        )
+def transductive_error(name: str) -> NoPredictionError:
+    """For a method that cannot assign new samples, whatever it was fitted on."""
+    return NoPredictionError(
+        f"{name} cannot assign new samples: its embedding is a compromise between the "
+        "eigenvectors of all kernels, which a single row of them does not have; use sc on the "
+        "mean of the kernels, or gmkcf"
+    )
 
 
-def extension_of(method: Method, found: Clustering) -> tuple[Extension, Known]:
+def extension_of(method: Method, found: Clustering) -> tuple[Extension, TrainingFactors]:
     """How a fitted method places new samples, and what it has to know about the training samples.
 
     Raises
     ------
     InputError
-        The method has no place for new samples, or the factors of the fit are not there.
+        The method cannot assign new samples, or the factors of the fit are not there.
     """
     name = method.name
-    refuse_transductive(name)
+    if name == "coreg":
+        raise transductive_error(name)
     factors = found.factors
     _refuse_missing(name, factors)
     if name in ("gmkcf", "kcf"):
         weights = found.weights**2 if name == "gmkcf" else found.weights
         extension = ConceptExtension(weights, factors["UtKU"], factors["centres"])
         if lacks_rank(factors["UtKU"]):
-            return extension, Known(factors["U"], factors["diagonal"], factors["V"])
-        return extension, Known(factors["U"])
+            return extension, TrainingFactors(factors["U"], factors["diagonal"], factors["V"])
+        return extension, TrainingFactors(factors["U"])
     if name in ("kkm", "rmkkm"):
-        return CentreExtension(factors["fused_weights"], factors["norms"]), Known(factors["C"])
+        return CentreExtension(factors["fused_weights"], factors["norms"]), TrainingFactors(
+            factors["C"]
+        )
     assert isinstance(method, Sc)
     basis, centres = factors["extension"], factors["centres"]
     if method.laplacian == "symmetric":
-        return SpectralExtension(found.weights, centres), Known(basis)
+        return SpectralExtension(found.weights, centres), TrainingFactors(basis)
     with_degree = np.hstack([basis, np.ones((len(basis), 1))])
     values = factors["eigenvalues"]
-    return UnnormalizedExtension(found.weights, centres, values), Known(with_degree)
+    return UnnormalizedExtension(found.weights, centres, values), TrainingFactors(with_degree)
 
 
 _NEEDED = {

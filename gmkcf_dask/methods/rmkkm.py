@@ -19,33 +19,38 @@ import numpy as np
 from scipy.special import logsumexp
 from sklearn.exceptions import ConvergenceWarning
 
-from gmkcf_dask.blas import one_blas_thread
-from gmkcf_dask.engine.operators import KernelStack
+from gmkcf_dask.compute.blas import one_blas_thread
+from gmkcf_dask.compute.operators import KernelStack
 from gmkcf_dask.errors import HopelessInputError, InputError
 from gmkcf_dask.events import IterationDone, Listener, ignore
-from gmkcf_dask.methods import forms
+from gmkcf_dask.methods import checkpointing
 from gmkcf_dask.methods.base import (
     Clustering,
-    Floats,
-    Labels,
     MultipleKernelMethod,
     best_restart,
     check_whole,
     refuse_many_seeds,
     warn_if_one_kernel_has_it_all,
 )
-from gmkcf_dask.methods.checkpoints import FRESH, NO_CHECKPOINTS, Checkpoints, Turn
-from gmkcf_dask.methods.forms import Form
-from gmkcf_dask.methods.partition import (
-    Partition,
+from gmkcf_dask.methods.checkpointing import (
+    NEW_RUN,
+    NO_CHECKPOINTS,
+    Checkpoints,
+    CheckpointSlot,
+    Schema,
+    matches,
+)
+from gmkcf_dask.methods.kmeans_steps import (
+    KMeansRun,
     assign,
     centre_norms,
     distances,
     indicator,
-    partition_form,
+    kmeans_run_schema,
     sample_centres,
 )
-from gmkcf_dask.methods.steps import Ask, Steps, on_kernel, together
+from gmkcf_dask.methods.lockstep import ProductRequest, SolverSteps, multiply_by, run_in_lockstep
+from gmkcf_dask.system.arrays import Floats, Labels
 
 AT_CENTRE = 1e-10
 """Squared distance, relative to the mean diagonal, below which a sample sits on its centre, where
@@ -76,7 +81,7 @@ class Rmkkm(MultipleKernelMethod):
     """
 
     name: ClassVar[str] = "rmkkm"
-    run_type = Partition
+    run_type = KMeansRun
     n_clusters: int
     gamma: float = 0.3
     restart_inner: bool = False
@@ -113,15 +118,15 @@ class Rmkkm(MultipleKernelMethod):
     def _fit_seed(
         self, stack: KernelStack, seed: int, listen: Listener, checkpoints: Checkpoints
     ) -> Clustering:
-        def run(number: int, stream: np.random.SeedSequence, turn: Turn) -> Partition:
+        def run(number: int, stream: np.random.SeedSequence, slot: CheckpointSlot) -> KMeansRun:
             rng = np.random.default_rng(stream)
-            return rmkkm(stack, self, rng, listen, (number, self.n_init), turn)
+            return rmkkm(stack, self, rng, listen, (number, self.n_init), slot)
 
         streams = np.random.SeedSequence(seed).spawn(self.n_init)
         with one_blas_thread():
             n, k, m = stack.n_samples, self.n_clusters, len(stack.names)
-            kinds = _state_form(n, k, m), partition_form(n, k, m)
-            best, runs = best_restart(streams, run, Partition, checkpoints, *kinds)
+            running, ended = _state_schema(n, k, m), kmeans_run_schema(n, k, m)
+            best, runs = best_restart(streams, run, KMeansRun, checkpoints, running, ended)
         warn_if_one_kernel_has_it_all(stack.names, best.weights / best.weights.sum(), "RMKKM")
         return Clustering(
             best.labels,
@@ -136,20 +141,20 @@ class Rmkkm(MultipleKernelMethod):
         )
 
 
-def _state_form(n: int, k: int, m: int) -> Form:
-    centres = forms.each(forms.any_floats(n, k))
-    fields = forms.fields(
-        w=forms.weights(m),
-        labels=forms.labels(n, k),
-        starts=lambda found: bool(found) and centres(found),
-        history=forms.history,
-        rng=_is_generator,
-        weights_history=forms.weights_history(m),
-        assigned=forms.fields(
-            C=forms.floats(n, k), norms=forms.any_floats(k), fused_weights=forms.weights(m)
-        ),
-    )
-    return forms.as_long_as_the_history(fields)
+def _state_schema(n: int, k: int, m: int) -> Schema:
+    return {
+        "w": checkpointing.weights(m),
+        "labels": checkpointing.labels(n, k),
+        "starts": lambda starts: bool(starts) and matches(starts, [checkpointing.array(n, k)]),
+        "history": checkpointing.history,
+        "rng": _is_generator,
+        "weights_history": checkpointing.weights_history(m),
+        "assigned": {
+            "C": checkpointing.array(n, k, low=0),
+            "norms": checkpointing.array(k),
+            "fused_weights": checkpointing.weights(m),
+        },
+    }
 
 
 def _is_generator(state: object) -> bool:
@@ -167,20 +172,20 @@ def rmkkm(
     rng: np.random.Generator,
     listen: Listener = ignore,
     restart: tuple[int, int] = (0, 1),
-    turn: Turn = FRESH,
-) -> Partition:
-    """One run; `turn` says where it goes on, if not at its start."""
+    slot: CheckpointSlot = NEW_RUN,
+) -> KMeansRun:
+    """One run; `slot` says where it goes on, if not at its start."""
     m, n, k = len(stack.names), stack.n_samples, options.n_clusters
     labels: Labels | None = None
     history: list[float] = []
     weights_history: list[Floats] = []
     assigned: dict[str, Floats] = {}  # what the last labels came from
-    if turn.resumed is not None:
-        w, labels, starts = (turn.resumed[name] for name in ("w", "labels", "starts"))
-        assigned = turn.resumed["assigned"]
-        history = list(turn.resumed["history"])
-        weights_history = list(turn.resumed["weights_history"])
-        rng.bit_generator.state = turn.resumed["rng"]
+    if slot.resumed is not None:
+        w, labels, starts = (slot.resumed[name] for name in ("w", "labels", "starts"))
+        assigned = slot.resumed["assigned"]
+        history = list(slot.resumed["history"])
+        weights_history = list(slot.resumed["weights_history"])
+        rng.bit_generator.state = slot.resumed["rng"]
     else:
         w = np.full(m, m ** (-1.0 / options.gamma))
         n_starts = RESTARTS if options.restart_inner else 1
@@ -196,7 +201,7 @@ def rmkkm(
                 robust_clusters(diagonal, C, options.inner_iter, on_centre, fresh=fresh)
                 for C in starts
             ]
-            found = min(together(inner, on_kernel(fused)), key=lambda one: one.objective)
+            found = min(run_in_lockstep(inner, multiply_by(fused)), key=lambda one: one.objective)
         finally:
             fused.release()
         assigned = {"C": found.assigned, "norms": found.norms, "fused_weights": w / w.max()}
@@ -220,7 +225,7 @@ def rmkkm(
             break
         fresh = options.restart_inner
         starts = [sample_centres(rng, n, k) for _ in range(RESTARTS)] if fresh else [C]
-        turn.keep(
+        slot.keep(
             {
                 "w": w,
                 "labels": labels,
@@ -239,7 +244,7 @@ def rmkkm(
             ConvergenceWarning,
             stacklevel=2,
         )
-    return Partition(labels, w, tuple(history), converged, np.array(weights_history), **assigned)
+    return KMeansRun(labels, w, tuple(history), converged, np.array(weights_history), **assigned)
 
 
 @dataclass(frozen=True)
@@ -259,7 +264,7 @@ class RobustClusters:
 
 def robust_clusters(
     diagonal: Floats, C: Floats, max_iter: int, on_centre: float, *, fresh: bool
-) -> Steps[RobustClusters]:
+) -> SolverSteps[RobustClusters]:
     """Clusters of lowest Σ_j sqrt(d_j) on one kernel: samples far from their centre weigh less.
 
     Parameters
@@ -283,7 +288,7 @@ def robust_clusters(
     labels: Labels | None = None
     before, K_before, parts = C, C, np.full(C.shape[1], np.inf)
     for step in range(max_iter):
-        products = yield Ask(C)
+        products = yield ProductRequest(C)
         KC = products.full
         if labels is not None:
             worse = cluster_sums(distances(diagonal, C, KC), labels) > parts

@@ -19,14 +19,15 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from gmkcf_dask.engine.operators import FusedKernel
+from gmkcf_dask.compute.operators import FusedKernel
 from gmkcf_dask.errors import HopelessInputError, InputError
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.methods.assign import kmeans
-from gmkcf_dask.methods.base import Floats, Labels, SingleKernelMethod, check_whole
-from gmkcf_dask.methods.checkpoints import Turn
+from gmkcf_dask.methods.base import SingleKernelMethod, check_whole
+from gmkcf_dask.methods.checkpointing import CheckpointSlot
 from gmkcf_dask.methods.eigen import DIRECT, Eigenpairs, Matrix, leading_eigenpairs
-from gmkcf_dask.methods.steps import Ask, Steps
+from gmkcf_dask.methods.lockstep import ProductRequest, SolverSteps
+from gmkcf_dask.system.arrays import Floats, Labels
 
 Laplacian = Literal["symmetric", "unnormalized"]
 _NO_VALUE = 1e-6
@@ -90,8 +91,8 @@ class Sc(SingleKernelMethod[None, Embedding]):
         rounding: float,
         listen: Listener,
         restart: tuple[int, int],
-        turn: Turn,
-    ) -> Steps[Embedding]:
+        slot: CheckpointSlot,
+    ) -> SolverSteps[Embedding]:
         return (yield from embed(kernel, self.n_clusters, self.laplacian, rounding, listen=listen))
 
     def conclude(self, run: Embedding, seed: int) -> tuple[Labels, dict[str, Floats]]:
@@ -126,7 +127,7 @@ def embed(
     direct: int = DIRECT,
     listen: Listener = ignore,
     must_converge: bool = True,
-) -> Steps[Embedding]:
+) -> SolverSteps[Embedding]:
     """The k smallest eigenvectors of a kernel's Laplacian; a warning where they must be exact."""
     A, known = yield from laplacian_of(kernel, laplacian)
     found = yield from leading_eigenpairs(A, k, known, rounding, direct=direct, listen=listen)
@@ -143,11 +144,11 @@ def embed(
     )
 
 
-def laplacian_of(kernel: FusedKernel, laplacian: Laplacian) -> Steps[tuple[Matrix, Floats]]:
+def laplacian_of(kernel: FusedKernel, laplacian: Laplacian) -> SolverSteps[tuple[Matrix, Floats]]:
     """The matrix whose *leading* eigenvectors are wanted, and the one that is known. One sweep."""
     diagonal = kernel.diagonal()
     n = len(diagonal)
-    products = yield Ask(np.ones((n, 1)))
+    products = yield ProductRequest(np.ones((n, 1)))
     degrees = products.full[:, 0]
     if laplacian == "unnormalized":
         return Matrix(np.ones(n), degrees, diagonal), np.ones((n, 1))

@@ -7,11 +7,10 @@ give where the formula has no answer. Names: KU = K_w U, KV = K_w V, UtKU = Uᵀ
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import eigh
 from scipy.optimize import nnls
 
-Floats = npt.NDArray[np.float64]
+from gmkcf_dask.system.arrays import Floats
 
 DENOMINATOR_FLOOR = 1e-300
 LARGEST_STEP = 1e12

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from gmkcf_dask.errors import (
     CheckpointError,
@@ -29,7 +30,9 @@ from gmkcf_dask.errors import (
     InputError,
     StorageError,
 )
-from gmkcf_dask.files import (
+from gmkcf_dask.results.schemas import CHECKPOINT_FORMAT, CheckpointFile, validated
+from gmkcf_dask.results.serialize import DAMAGE, digest, dump, pack, read_arrays, unpack
+from gmkcf_dask.store.files import (
     exists,
     get,
     is_link,
@@ -39,13 +42,11 @@ from gmkcf_dask.files import (
     put_atomic,
     remove,
 )
-from gmkcf_dask.locations import is_remote
-from gmkcf_dask.results.packing import DAMAGE, digest, dump, pack, read_arrays, unpack
+from gmkcf_dask.store.object_storage import is_remote
 
 FOLDER = "checkpoint"
-FORMAT = 1
 SHARE_OF_TIME = 0.05
-"""What writing may take of the time between two checkpoints, where no interval was asked for."""
+"""Largest share of the time that writing may take, where no interval is given."""
 LEAST_SECONDS = 1.0
 _GENERATIONS = ("0", "1")
 _OWN_FILES = re.compile(r"[01]\.(npz|json)|\.[01]\.(npz|json)\.[0-9a-f]{32}")
@@ -56,7 +57,7 @@ Fingerprint = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state that was read, and what was said until then."""
+    """A state that was read, and the warnings until then."""
 
     serial: int
     fingerprint: dict[str, Any]
@@ -65,7 +66,7 @@ class Checkpoint:
 
 
 def _nobody_else() -> None:
-    """Where no lease is held there is nothing to lose."""
+    """Without a lock there is nothing to confirm."""
 
 
 class RunCheckpoints:
@@ -171,22 +172,23 @@ def open_checkpoints(
     *,
     resume: bool = False,
     still_ours: Callable[[], None] = _nobody_else,
+    earlier: Fingerprint | None = None,
 ) -> RunCheckpoints:
-    """Checkpoints for a run, which goes on from those in a folder if that is asked for.
+    """Checkpoints for a run, which resumes from those in a folder with `resume`.
 
-    Without any it begins at the beginning. Those of another run are refused.
+    Those of another run are refused. `earlier` is the fingerprint as an earlier version wrote it.
     """
     if not resume:
         remove_checkpoints(folder)
-    found = read_checkpoint(folder) if resume else None
-    if found is not None:
-        different = differences(found.fingerprint, plain(dict(fingerprint)))
-        if different:
+    newest = read_checkpoint(folder) if resume else None
+    if newest is not None:
+        different = differences(newest.fingerprint, plain(dict(fingerprint)))
+        if different and (earlier is None or newest.fingerprint != plain(dict(earlier))):
             raise InputError(
                 f"the checkpoint in {folder} is of another run, it differs in "
                 f"{'; '.join(different)}: ask for the same, or start anew in another folder"
             )
-    return RunCheckpoints(folder, plain(dict(fingerprint)), every, found, still_ours)
+    return RunCheckpoints(folder, plain(dict(fingerprint)), every, newest, still_ours)
 
 
 def has_checkpoint(folder: Path) -> bool:
@@ -247,17 +249,17 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
     return newest
 
 
-def differences(found: Fingerprint, wanted: Fingerprint, what: str = "checkpoint") -> list[str]:
+def differences(present: Fingerprint, wanted: Fingerprint, what: str = "checkpoint") -> list[str]:
     """The fields in which two fingerprints differ, in words.
 
     >>> differences({"seed": 1, "samples": 9}, {"seed": 2, "samples": 9})
     ['seed (checkpoint: 1, asked: 2)']
     """
-    names = [*wanted, *(name for name in found if name not in wanted)]
+    names = [*wanted, *(name for name in present if name not in wanted)]
     return [
-        f"{name} ({what}: {found.get(name)}, asked: {wanted.get(name)})"
+        f"{name} ({what}: {present.get(name)}, asked: {wanted.get(name)})"
         for name in names
-        if found.get(name) != wanted.get(name)
+        if present.get(name) != wanted.get(name)
     ]
 
 
@@ -270,14 +272,10 @@ def _encode(
     arrays: dict[str, npt.NDArray[Any]] = {}
     packed = pack(state, arrays)
     content = npz_bytes(arrays, compressed=False)
-    body = {
-        "format": FORMAT,
-        "serial": serial,
-        "fingerprint": fingerprint,
-        "arrays": digest(content),
-        "state": packed,
-        "notes": notes,
-    }
+    file = CheckpointFile(
+        CHECKPOINT_FORMAT, serial, dict(fingerprint), digest(content), packed, notes
+    )
+    body = structs.asdict(file)
     return content, dump({"digest": digest(dump(body)), **body})
 
 
@@ -285,23 +283,12 @@ def _read_generation(path: Path) -> Checkpoint:
     body = json.loads(get(path.with_suffix(".json")) or b"")
     if body.pop("digest") != digest(dump(body)):
         raise ValueError("its digest does not fit")
-    if body["format"] != FORMAT:
-        raise ValueError(f"it has format {body['format']}")
+    file = validated(body, CheckpointFile)
     content = get(path.with_suffix(".npz"), sys.maxsize) or b""
-    if body["arrays"] != digest(content):
+    if file.arrays != digest(content):
         raise ValueError("the digest of its arrays does not fit")
-    serial, fingerprint, notes = body["serial"], body["fingerprint"], body["notes"]
-    state = unpack(body["state"], read_arrays(content))
-    right = {
-        "serial": isinstance(serial, int) and not isinstance(serial, bool) and serial > 0,
-        "fingerprint": isinstance(fingerprint, dict),
-        "state": isinstance(state, dict),
-        "notes": isinstance(notes, list) and all(isinstance(note, str) for note in notes),
-    }
-    wrong = [name for name, is_right in right.items() if not is_right]
-    if wrong:
-        raise ValueError(f"{', '.join(wrong)} cannot be right")
-    return Checkpoint(serial, fingerprint, state, tuple(notes))
+    state = unpack(file.state, read_arrays(content))
+    return Checkpoint(file.serial, file.fingerprint, state, tuple(file.notes))
 
 
 def _short(error: Exception) -> str:

@@ -9,18 +9,16 @@ towards other centres as far as it shares in them. No randomness, and work of th
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtri
 from scipy.stats import rankdata
 
 from gmkcf_dask.results.membership import Membership
-
-Floats = npt.NDArray[np.float64]
+from gmkcf_dask.system.arrays import Floats
 
 SENTENCE = (
-    "Every island is a cluster, its area the number of its samples; islands lie near each other "
-    "where their centres do. A sample lies on its island as it lies in its cluster, and the "
-    "less surely it belongs there, the farther towards the next one."
+    "Each island is a cluster; its area shows its number of {what}, and similar clusters are close "
+    "to each other. A {one} near the edge of its island, or between two, also fits the other "
+    "cluster."
 )
 ROUNDS = 300
 SEA = 0.1
@@ -34,20 +32,20 @@ PULL = 0.9
 """How far towards the other centres a sample goes that shares in them as much as in its own."""
 
 
-def document_map(found: Membership) -> Floats:
+def document_map(members: Membership) -> Floats:
     """Places of the samples, shape (n, 2), between −1 and 1."""
-    filled = np.flatnonzero(found.sizes)
-    radii = np.sqrt(LAND * found.sizes[filled] / found.sizes.sum())
-    islands = np.zeros((len(found.centres), 2))
-    islands[filled] = place_islands(found.centres[filled], radii)
-    radius = np.zeros(len(found.centres))
+    filled = np.flatnonzero(members.sizes)
+    radii = np.sqrt(LAND * members.sizes[filled] / members.sizes.sum())
+    islands = np.zeros((len(members.centres), 2))
+    islands[filled] = place_islands(members.centres[filled], radii)
+    radius = np.zeros(len(members.centres))
     radius[filled] = radii
-    offsets = np.zeros((len(found.labels), 2))
+    offsets = np.zeros((len(members.labels), 2))
     for cluster in filled:
-        inside = found.labels == cluster
-        rest = found.rows[inside] - found.centres[cluster]
+        inside = members.labels == cluster
+        rest = members.rows[inside] - members.centres[cluster]
         offsets[inside] = radius[cluster] * on_island(rest)
-    places = islands[found.labels] + offsets + _drawn(found, islands)
+    places = islands[members.labels] + offsets + _drawn(members, islands)
     return fit_into_square(places)
 
 
@@ -129,18 +127,18 @@ def on_island(rest: Floats) -> Floats:
     return np.asarray(SPREAD * scores + STEP * spiral)
 
 
-def _drawn(found: Membership, islands: Floats) -> Floats:
+def _drawn(members: Membership, islands: Floats) -> Floats:
     """How far samples are drawn away from their islands, shape (n, 2)."""
     nearness = np.divide(
-        found.own[:, None],
-        found.distances,
-        out=np.zeros_like(found.distances),
-        where=found.distances > 0,
+        members.own[:, None],
+        members.distances,
+        out=np.zeros_like(members.distances),
+        where=members.distances > 0,
     )
     shares = np.minimum(nearness, 1.0) ** 6
-    shares[np.arange(len(shares)), found.labels] = 1.0
+    shares[np.arange(len(shares)), members.labels] = 1.0
     shares /= shares.sum(axis=1, keepdims=True)
-    return PULL * (shares @ islands - islands[found.labels])
+    return PULL * (shares @ islands - islands[members.labels])
 
 
 def fit_into_square(places: Floats) -> Floats:

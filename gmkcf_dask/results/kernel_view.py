@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gmkcf_dask.engine.operators import KernelStack, Overview
-from gmkcf_dask.plan import MIB, SUMMED_AT_ONCE
+from gmkcf_dask.compute.costs import SUMMED_AT_ONCE
+from gmkcf_dask.compute.operators import KernelStack, Overview
 from gmkcf_dask.results.membership import Membership
+from gmkcf_dask.system.arrays import Floats
+from gmkcf_dask.system.units import MIB
 
-Floats = npt.NDArray[np.float64]
 N_GROUPS = 120
 """Groups the samples are cut into, for a picture of the fused kernel."""
 SUM_BYTES = 16 * MIB
@@ -42,20 +43,20 @@ class Grouping:
     sizes: npt.NDArray[np.intp]
 
 
-def group_samples(found: Membership, n_kernels: int) -> Grouping:
+def group_samples(members: Membership, n_kernels: int) -> Grouping:
     """Cut every cluster into groups of about the same size, as many as their sums have room."""
     room = SUM_BYTES // ((SUMMED_AT_ONCE + 1) * 8 * n_kernels)
     most = max(1, min(N_GROUPS, int(room**0.5)))
-    n, of = len(found.labels), np.zeros(len(found.labels), np.int32)
+    n, of = len(members.labels), np.zeros(len(members.labels), np.int32)
     clusters: list[int] = []
     sizes: list[int] = []
-    for cluster in np.argsort(-found.sizes, kind="stable"):
-        size = int(found.sizes[cluster])
+    for cluster in np.argsort(-members.sizes, kind="stable"):
+        size = int(members.sizes[cluster])
         if not size:
             continue
         parts = max(1, round(most * size / n))
-        inside = np.flatnonzero(found.labels == cluster)
-        ranked = inside[np.lexsort((inside, -found.sure[inside]))]
+        inside = np.flatnonzero(members.labels == cluster)
+        ranked = inside[np.lexsort((inside, -members.sure[inside]))]
         for part in np.array_split(ranked, min(parts, size)):
             of[part] = len(sizes)
             clusters.append(int(cluster))
@@ -118,7 +119,7 @@ class KernelView:
 
 
 def view_kernels(
-    stack: KernelStack, coefficients: Floats, found: Membership, grouping: Grouping
+    stack: KernelStack, coefficients: Floats, members: Membership, grouping: Grouping
 ) -> KernelView:
     """What one sweep over all kernels says about clusters.
 
@@ -131,8 +132,8 @@ def view_kernels(
     overview = stack.overview(grouping.of, g)
     own = np.array([np.bincount(grouping.of, stack.diagonal(i), g) for i in range(m)])
     shares = coefficients / coefficients.sum()
-    of_cluster = np.eye(len(found.sizes))[grouping.clusters]
-    sizes = found.sizes.astype(np.float64)
+    of_cluster = np.eye(len(members.sizes))[grouping.clusters]
+    sizes = members.sizes.astype(np.float64)
     sums = of_cluster.T @ overview.sums @ of_cluster
     own_of_cluster = own @ of_cluster
     inside = np.array(

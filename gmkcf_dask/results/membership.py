@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gmkcf_dask.engine.operators import KernelStack
+from gmkcf_dask.compute.operators import KernelStack
 from gmkcf_dask.methods.base import Clustering
+from gmkcf_dask.system.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.integer]
 SHOWN = 5
 """Samples named for a cluster: the most central, and as many of the most doubtful."""
@@ -97,20 +97,21 @@ def fused_weights(method: str, weights: Floats) -> Floats:
 
 
 def representation(
-    stack: KernelStack, method: str, found: Clustering, n_clusters: int
+    stack: KernelStack, method: str, clustering: Clustering, n_clusters: int
 ) -> tuple[Floats, str]:
     """What the labels were read from, shape (n, r), and what a person calls it.
 
     V of a factorization, the embedding of spectral methods. The k-means methods have none: there it
     is the mean fused similarity of every sample to the others of every cluster, for one sweep.
     """
-    if "V" in found.factors:
-        return found.V, "the concepts of every sample (V)"
-    if "embedding" in found.factors:
-        return found.factors["embedding"], "the spectral embedding"
-    kernel = stack.fuse(fused_weights(method, found.weights / found.weights.max()), keep=False)
-    member = np.eye(n_clusters)[found.labels]
+    if "V" in clustering.factors:
+        return clustering.V, "the memberships of all samples (V)"
+    if "embedding" in clustering.factors:
+        return clustering.factors["embedding"], "the spectral embedding"
+    weights = clustering.weights / clustering.weights.max()
+    kernel = stack.fuse(fused_weights(method, weights), keep=False)
+    member = np.eye(n_clusters)[clustering.labels]
     sums = kernel.matmul(member) - member * kernel.diagonal()[:, None]  # not to themselves
     others = member.sum(axis=0) - member
     similarity = np.divide(sums, others, out=np.zeros_like(sums), where=others > 0)
-    return similarity, "the mean similarity to every cluster"
+    return similarity, "the mean similarity to each cluster"

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from gmkcf_dask.corpus.model import Floats, Matrix
-from gmkcf_dask.corpus.reading import TextReading
-from gmkcf_dask.errors import InputError
-from gmkcf_dask.kernels.arrays import StoredFeatures
-from gmkcf_dask.kernels.cross import Unknown, missing_function, named_only
+from gmkcf_dask.corpus.model import Matrix
+from gmkcf_dask.corpus.text_options import TextReading
+from gmkcf_dask.errors import DamagedStoreError, DataWarning, InputError, StoreGoneError
+from gmkcf_dask.kernels.cross import MissingFunction, missing_function_message, missing_kernel
 from gmkcf_dask.kernels.features import ArrayFeatures, Features
-from gmkcf_dask.kernels.request import KernelRequest
 from gmkcf_dask.kernels.specs import FunctionKernel, KernelSpec, Precomputed, parse_kernel
-from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.kernels.tiles import ResolvedKernel
-from gmkcf_dask.kernels.writing import resolved_kernels
+from gmkcf_dask.store.features import StoredFeatures
+from gmkcf_dask.store.kernel_store import KernelStore
+from gmkcf_dask.store.request import KernelRequest
+from gmkcf_dask.store.tile_tasks import resolved_kernels
+from gmkcf_dask.system.arrays import Floats
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,9 @@ class Training:
         What a report says of the samples.
     gone : str or None
         Why there are no features, where there should be a store: one sentence.
+    damaged : mapping of str to str
+        Of a store, which of all this is damaged, and one sentence each. It is refused when it is
+        needed, and not before: results do not depend on it.
     """
 
     n_samples: int
@@ -58,6 +63,7 @@ class Training:
     excerpts: tuple[str, ...] | None = None
     topics: tuple[str, ...] | None = None
     gone: str | None = None
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def precomputed(self) -> bool:
@@ -92,12 +98,19 @@ class Training:
         whole = self.features.rows(slice(0, self.n_samples))
         return replace(self, features=ArrayFeatures(whole))
 
+    def refuse_damaged(self, *needed: str) -> None:
+        """Refuse to go on where something that is needed is damaged."""
+        for name in needed:
+            if name in self.damaged:
+                raise DamagedStoreError(self.damaged[name])
+
     def refuse_missing(self) -> None:
         """Refuse to go on where new samples cannot be compared with these."""
+        self.refuse_damaged("store", "norms")
         for kernel in self.kernels:
             spec = kernel.spec
-            if isinstance(spec, FunctionKernel) and isinstance(spec.function, Unknown):
-                raise InputError(missing_function(spec.name))
+            if isinstance(spec, FunctionKernel) and isinstance(spec.function, MissingFunction):
+                raise InputError(missing_function_message(spec.name))
             if isinstance(spec, Precomputed) and not self.precomputed:
                 raise InputError(
                     f"kernel {spec.name} is a matrix and others are computed from features, so "
@@ -134,35 +147,50 @@ def training_of_request(
 
 
 def training_of_store(store: KernelStore, specs: Iterable[KernelSpec] = ()) -> Training:
-    """Of a finished store; `specs` are kernels as they were asked for, functions among them."""
+    """Of a finished store; `specs` are kernels of the fit, functions among them."""
     manifest = store.manifest
-    asked = {spec.name: spec for spec in specs}
-    found = resolved_kernels(store, [_spec(name, manifest, asked) for name in store.names])
+    known = {spec.name: spec for spec in specs}
+    resolved = resolved_kernels(store, [_spec(name, manifest, known) for name in store.names])
     features: StoredFeatures | None = store.features() if manifest.n_features else None
+    damaged = store.damaged_descriptions()
+    norms: Mapping[str, Floats] = {}
+    try:
+        norms = store.norms()
+    except StoreGoneError:
+        raise
+    except DamagedStoreError as error:
+        damaged["norms"] = str(error)
+    for sentence in damaged.values():
+        warnings.warn(sentence, DataWarning, stacklevel=2)
+
+    def strings(what: str) -> tuple[str, ...] | None:
+        return None if what in damaged else store.strings(what)
+
     return Training(
         store.n_samples,
         manifest.n_features,
-        tuple(_without_matrix(found[stands]) for stands in manifest.stored),
-        store.norms(),
+        tuple(_without_matrix(resolved[name]) for name in manifest.stored),
+        norms,
         features,
-        store.strings("ids"),
-        store.strings("terms"),
-        store.reading(),
-        store.strings("titles"),
-        store.strings("excerpts"),
-        store.strings("labels"),
+        strings("ids"),
+        strings("terms"),
+        None if "reading" in damaged else store.reading(),
+        strings("titles"),
+        strings("excerpts"),
+        strings("labels"),
+        damaged=damaged,
     )
 
 
-def _spec(name: str, manifest: Any, asked: Mapping[str, KernelSpec]) -> KernelSpec:
+def _spec(name: str, manifest: Any, known: Mapping[str, KernelSpec]) -> KernelSpec:
     if name in manifest.formulas:
         return parse_kernel(name)
-    if name in asked:
-        return asked[name]
+    if name in known:
+        return known[name]
     if manifest.n_features == 0:
         options = {record.name: record for record in manifest.kernels}[name]
         return matrix_of_name(name, options.normalization, options.scaling)
-    return named_only(name)
+    return missing_kernel(name)
 
 
 def matrix_of_name(name: str, normalization: Any = "none", scaling: Any = "none") -> Precomputed:
@@ -184,6 +212,6 @@ def _is_formula(spec: KernelSpec) -> bool:
 
 def features_of(training: Training) -> Matrix:
     """All features, in memory."""
-    held = training.in_memory().features
-    assert isinstance(held, ArrayFeatures)
-    return held.X
+    features = training.in_memory().features
+    assert isinstance(features, ArrayFeatures)
+    return features.X

@@ -21,6 +21,7 @@ MODULES = {
     "roofline": "roofline",
     "report": "page",
     "tile-codecs": "tile_codecs",
+    "latency": "latency",
 }
 
 

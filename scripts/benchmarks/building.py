@@ -12,15 +12,15 @@ import time
 from pathlib import Path
 
 import zarr
-from corpora import request_of, scratch_folder, store_of
+from helpers.corpora import request_of, scratch_folder, store_of
 from limits import on_threads
 from measure import Bar, Report
 
-from gmkcf_dask import workflow
-from gmkcf_dask.blas import cores
 from gmkcf_dask.cluster import threads
-from gmkcf_dask.kernels.store import KernelStore
-from gmkcf_dask.plan import human_bytes
+from gmkcf_dask.compute.blas import cores
+from gmkcf_dask.pipeline import run as pipeline
+from gmkcf_dask.store.kernel_store import KernelStore
+from gmkcf_dask.system.units import human_bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,8 +49,8 @@ def run(args: argparse.Namespace) -> Report:
             path, heard = folder / "new.zarr", Stages()
             begun = time.perf_counter()
             resources = threads()
-            plan = workflow.request_plan(request, 10, resources, path, residency="recompute")
-            workflow.build(path, request, plan, resources, heard)
+            plan = pipeline.request_plan(request, 10, resources, path, residency="recompute")
+            pipeline.build(path, request, plan, resources, heard)
             spent = time.perf_counter() - begun
             if spent < best["build"]:
                 best["build"], stages = spent, heard.seconds()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from corpora import request_of, scratch_folder, text_like
+from helpers.corpora import request_of, scratch_folder, text_like
 from measure import Bar, Report, without_warnings
 
-from gmkcf_dask import workflow
-from gmkcf_dask.cluster import open_cluster
+from gmkcf_dask.cluster import ClusterConfig, start
+from gmkcf_dask.events.progress import Progress
 from gmkcf_dask.methods.gmkcf import Gmkcf
-from gmkcf_dask.plan import MIB, human_bytes
-from gmkcf_dask.progress import Progress
+from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.results.metrics import scores
+from gmkcf_dask.system.units import MIB, human_bytes
 
 K = 10
 
@@ -32,30 +32,30 @@ def spilled(dask_worker) -> int:
 
 
 def run(args: argparse.Namespace) -> Report:
-    watch, progress = workflow.Stopwatch({}), Progress()
+    watch, progress = pipeline.Stopwatch({}), Progress()
     method = Gmkcf(K, max_iter=args.max_iter, inner_iter=4, v_steps=5)
     request = watch.time("make text", lambda: request_of(args.n, args.precision))
     with (
         scratch_folder(args.folder) as folder,
-        open_cluster("local", args.n, 2, 2 << 30) as resources,
+        start(ClusterConfig("local", workers=2, memory=2 << 30), args.n) as resources,
     ):
-        plan = workflow.request_plan(request, K, resources, folder / "s.zarr")
+        plan = pipeline.request_plan(request, K, resources, folder / "s.zarr")
         store = watch.time(
             "build",
-            lambda: workflow.build(folder / "s.zarr", request, plan, resources, progress),
+            lambda: pipeline.build(folder / "s.zarr", request, plan, resources, progress),
         )
-        ((found, result),) = without_warnings(
-            lambda: workflow.fit_into(
-                folder / "run", store, method, resources, seed=0, listen=progress, watch=watch
-            )
+        fit_options = pipeline.FitOptions(folder / "run", method)
+        (run,) = without_warnings(
+            lambda: pipeline.fit_into(fit_options, store, resources, listen=progress, watch=watch)
         )
+        found, result = run.clustering, run.result
         progress.close()
         blocks = sum(resources.runner.client.run(spilled).values())
         on_disk = store.stored_bytes()
     total = sum(watch.seconds.values())
     rows = [[stage, seconds, seconds / total] for stage, seconds in watch.seconds.items()]
     rows.append(["total", total, 1.0])
-    peaks = result["bytes"]["worker_peaks"]
+    peaks = result.bytes.worker_peaks
     measured = scores(text_like(args.n).labels, found.labels)
     return Report(
         "endtoend",

@@ -9,15 +9,15 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from corpora import request_of
+from helpers.corpora import request_of
 from limits import memory_bandwidth, sgemm_rate
 from measure import Bar, Report, best_seconds, without_warnings
 
-from gmkcf_dask import workflow
-from gmkcf_dask.blas import cores
+from gmkcf_dask.compute.blas import cores
+from gmkcf_dask.compute.plan import make_plan
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import gmkcf
-from gmkcf_dask.plan import make_plan
+from gmkcf_dask.pipeline import run as pipeline
 
 K = 10
 
@@ -60,7 +60,7 @@ def decent(Ks, U, V, w):
 def run(args: argparse.Namespace) -> Report:
     n, m = args.n, 12
     request = request_of(n, "float32")
-    stack = workflow.dense_kernels(request)
+    stack = pipeline.dense_kernels(request)
     rng = np.random.default_rng(0)
     U, V, w = rng.random((n, K)), rng.random((n, K)), np.full(m, 1 / m)
     Ks = full_kernels(stack)

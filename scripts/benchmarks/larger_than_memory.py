@@ -12,17 +12,17 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from corpora import request_of, scratch_folder
+from helpers.corpora import request_of, scratch_folder
 from limits import disk_rates
 from measure import Bar, Report, without_warnings
 
-from gmkcf_dask import workflow
-from gmkcf_dask.cluster import open_cluster
-from gmkcf_dask.engine.tiled import TiledKernels
+from gmkcf_dask.cluster import ClusterConfig
+from gmkcf_dask.compute.tiled import TiledKernels
+from gmkcf_dask.events.progress import Progress
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import gmkcf
-from gmkcf_dask.plan import GIB, MIB, human_bytes
-from gmkcf_dask.progress import Progress
+from gmkcf_dask.pipeline import run as pipeline
+from gmkcf_dask.system.units import GIB, MIB, human_bytes
 
 K, ITERATIONS = 10, 3
 
@@ -40,16 +40,16 @@ def run(args: argparse.Namespace) -> Report:
     start = rng.random((args.n, K)), rng.random((args.n, K))
     with (
         scratch_folder(args.folder) as folder,
-        open_cluster("local", args.n, 2, args.memory) as resources,
+        start(ClusterConfig("local", workers=2, memory=args.memory), args.n) as resources,
     ):
         # touched, so it is really there; after the workers, whose peaks would else begin with it
         ballast = np.ones(max(0, psutil.virtual_memory().available - args.leave), np.uint8)
         read, written = disk_rates(folder, size=2 * GIB)
         request = request_of(args.n, "compact")
-        plan = workflow.request_plan(request, K, resources, folder / "s.zarr")
+        plan = pipeline.request_plan(request, K, resources, folder / "s.zarr")
         print(plan, flush=True)
         begun = time.perf_counter()
-        store = workflow.build(folder / "s.zarr", request, plan, resources, progress)
+        store = pipeline.build(folder / "s.zarr", request, plan, resources, progress)
         built = time.perf_counter()
         on_disk = store.stored_bytes()
         stack = TiledKernels(store, resources.runner, plan.residency)

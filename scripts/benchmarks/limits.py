@@ -14,8 +14,8 @@ import zarr
 from measure import best_seconds
 from scipy.linalg import blas
 
-from gmkcf_dask.blas import cores, one_blas_thread
-from gmkcf_dask.kernels.store import KernelStore
+from gmkcf_dask.compute.blas import cores, one_blas_thread
+from gmkcf_dask.store.kernel_store import KernelStore
 
 
 def on_threads(work: Callable[[Any], object], parts: Sequence[Any], n_threads: int) -> None:

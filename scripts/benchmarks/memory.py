@@ -6,15 +6,15 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from corpora import request_of, scratch_folder
+from helpers.corpora import request_of, scratch_folder
 from measure import Bar, Report, without_warnings
 
-from gmkcf_dask import workflow
-from gmkcf_dask.cluster import open_cluster
-from gmkcf_dask.engine.tiled import TiledKernels
+from gmkcf_dask.cluster import ClusterConfig
+from gmkcf_dask.compute.tiled import TiledKernels
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import gmkcf
-from gmkcf_dask.plan import MIB
+from gmkcf_dask.pipeline import run as pipeline
+from gmkcf_dask.system.units import MIB
 
 K = 10
 
@@ -56,10 +56,10 @@ def measure_one(n, m, args):
     start = rng.random((n, K)), rng.random((n, K))
     with (
         scratch_folder(args.folder) as folder,
-        open_cluster("local", n, 2, args.memory) as resources,
+        start(ClusterConfig("local", workers=2, memory=args.memory), n) as resources,
     ):
-        plan = workflow.request_plan(request, K, resources, folder / "s.zarr")
-        store = workflow.build(folder / "s.zarr", request, plan, resources)
+        plan = pipeline.request_plan(request, K, resources, folder / "s.zarr")
+        store = pipeline.build(folder / "s.zarr", request, plan, resources)
         stack = TiledKernels(store, resources.runner, plan.residency)
         without_warnings(lambda: gmkcf(stack, start, SolverOptions(K, max_iter=2, tol=0.0)))
         return plan, list(resources.worker_peaks().values())

@@ -6,12 +6,12 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from corpora import scratch_folder, store_of
+from helpers.corpora import scratch_folder, store_of
 from measure import Bar, Report, best_seconds, without_warnings
 
 from gmkcf_dask.cluster import local_cluster, of_client, threads
-from gmkcf_dask.engine.dense import DenseKernels
-from gmkcf_dask.engine.tiled import TiledKernels
+from gmkcf_dask.compute.dense import DenseKernels
+from gmkcf_dask.compute.tiled import TiledKernels
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import gmkcf
 

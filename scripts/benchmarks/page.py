@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 import time
 from pathlib import Path
 
-from corpora import scratch_folder
+from helpers.corpora import scratch_folder
+from helpers.insights import make_insight
 from measure import Report
 
-from gmkcf_dask.results.report import write_report
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
-
-from insights import make_insight
+from gmkcf_dask.results.report.render import write_report
+from gmkcf_dask.results.schemas import parse_insight
 
 SETTINGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 # from the key or click to the picture of the table that follows it: milliseconds
@@ -75,7 +72,7 @@ def run(args: argparse.Namespace) -> Report:
         for n in args.n:
             insight = make_insight(n=n, k=10, iterations=120, restarts=5)
             begun = time.perf_counter()
-            path = write_report(folder, insight)
+            path = write_report(folder, parse_insight(insight))
             written = time.perf_counter() - begun
             visits = [once(browser, path) for _ in range(args.repeats)]
             best = [min(visit[name] for visit in visits) for name in columns]

@@ -6,13 +6,13 @@ import argparse
 import math
 
 import numpy as np
-from corpora import request_of
+from helpers.corpora import request_of
 from limits import memory_bandwidth
 from measure import Bar, Report, best_seconds, without_warnings
 
-from gmkcf_dask import workflow
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import gmkcf
+from gmkcf_dask.pipeline import run as pipeline
 
 K, ITERATIONS = 10, 3
 
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> Report:
     bandwidth = memory_bandwidth()
     found: list[tuple[int, float, int]] = []
     for n in args.sizes:
-        stack = workflow.dense_kernels(request_of(n, "float32"))
+        stack = pipeline.dense_kernels(request_of(n, "float32"))
         rng = np.random.default_rng(0)
         start = rng.random((n, K)), rng.random((n, K))
         options = SolverOptions(K, max_iter=ITERATIONS, tol=0.0)

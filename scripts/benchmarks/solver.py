@@ -18,18 +18,18 @@ from typing import Any
 import numpy as np
 from measure import Bar, Report
 
+from gmkcf_dask.compute.dense import DenseKernels
+from gmkcf_dask.compute.operators import FusedKernel, KernelStack
 from gmkcf_dask.corpus import read_corpus
-from gmkcf_dask.engine.dense import DenseKernels
-from gmkcf_dask.engine.operators import FusedKernel, KernelStack
 from gmkcf_dask.errors import NumericsWarning
 from gmkcf_dask.events import Event, IterationDone
-from gmkcf_dask.kernels.request import KernelRequest
 from gmkcf_dask.kernels.specs import PAPER12
 from gmkcf_dask.methods.gmkcf import Gmkcf
 from gmkcf_dask.methods.init import Start, spectral_start
-from gmkcf_dask.methods.steps import alone
+from gmkcf_dask.methods.lockstep import run_solver
+from gmkcf_dask.pipeline.run import dense_kernels
 from gmkcf_dask.results.metrics import scores
-from gmkcf_dask.workflow import dense_kernels
+from gmkcf_dask.store.request import KernelRequest
 
 SETS = ("bbc", "tr31", "k1b", "webkb")
 BESIDE = ("tr11",)
@@ -115,7 +115,7 @@ def _row(path: Path, name: str, args: argparse.Namespace) -> dict[str, Any]:
 def _start(stack: DenseKernels, k: int) -> Start:
     m = len(stack.names)
     fused = stack.fuse(np.full(m, 1.0 / m) ** 2)
-    return alone(spectral_start(fused, k, stack.error_floor), fused)
+    return run_solver(spectral_start(fused, k, stack.error_floor), fused)
 
 
 def _watched(stack: KernelStack, method: Gmkcf, labels: Any, seeds: int) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import dask
 import numpy as np
-from corpora import scratch_folder, store_of
+from helpers.corpora import scratch_folder, store_of
 from limits import disk_rates, zarr_sweep
 from measure import Bar, Report, best_seconds
 
 from gmkcf_dask.cluster import local_cluster, of_client
-from gmkcf_dask.engine.tiled import TiledKernels
-from gmkcf_dask.plan import human_bytes
+from gmkcf_dask.compute.tiled import TiledKernels
+from gmkcf_dask.system.units import human_bytes
 
 K = 10
 

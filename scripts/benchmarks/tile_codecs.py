@@ -39,10 +39,11 @@ from scipy import sparse
 from sklearn.preprocessing import normalize
 from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
 
-from gmkcf_dask.blas import one_blas_thread
+from gmkcf_dask.compute.blas import one_blas_thread
 from gmkcf_dask.corpus import Corpus, read_corpus
-from gmkcf_dask.kernels.build import KernelRequest, build_tiles
 from gmkcf_dask.kernels.specs import PAPER12
+from gmkcf_dask.store.build import build_tiles
+from gmkcf_dask.store.request import KernelRequest
 
 SETS = ("bbc", "tr31", "k1b", "webkb")
 PRECISIONS = ("float32", "compact")
@@ -230,7 +231,7 @@ def run(args: argparse.Namespace) -> Report:
         for precision in PRECISIONS:
             request = KernelRequest(corpus, PAPER12, precision=precision)
             with one_blas_thread():
-                kernels = list(zip(*build_tiles(request, args.block), strict=True))
+                kernels = list(zip(*build_tiles(request, args.block).stacks, strict=True))
             check(kernels[-1][0])
             for spec, tiles in zip(PAPER12, kernels, strict=True):
                 found = [time_reads(tiles[0], args.repeats)]

@@ -10,19 +10,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from faulty import environment, separate_cluster, small_store
-from sights import blind_to
+from helpers.faulty import environment, separate_cluster, small_store
+from helpers.sights import blind_to
 from threadpoolctl import threadpool_info
 
-from gmkcf_dask.adaptive import Watch
-from gmkcf_dask.cluster import local_cluster, of_client
-from gmkcf_dask.engine.tiled import TiledKernels
+from gmkcf_dask.cluster.resources import local_cluster, of_client
+from gmkcf_dask.compute.plan import make_plan
+from gmkcf_dask.compute.runner import Runner, WorkerSize
+from gmkcf_dask.compute.tiled import ResidencyMonitor, TiledKernels
 from gmkcf_dask.errors import ClusterWarning, UnfitWorker
 from gmkcf_dask.events import IterationDone
-from gmkcf_dask.graph import Runner, WorkerSize
 from gmkcf_dask.methods.gmkcf import Gmkcf
-from gmkcf_dask.plan import GIB, MIB, make_plan
-from gmkcf_dask.workflow import store_plan, stored_kernels
+from gmkcf_dask.pipeline.run import store_plan, stored_kernels
+from gmkcf_dask.system.units import GIB, MIB
 
 pytestmark = pytest.mark.usefixtures("calm")
 METHOD = Gmkcf(3, tol=0.0, max_iter=6)
@@ -80,6 +80,7 @@ def until_workers(client, n, seconds=60):
         time.sleep(0.05)
 
 
+@pytest.mark.cluster
 def test_scaled_up_and_down_in_a_fit(problem):
     store, expected = problem
     with local_cluster(1, GIB) as client:
@@ -103,6 +104,7 @@ def test_scaled_up_and_down_in_a_fit(problem):
     assert min(used[0].values()) > 0, "workers that come late get work"
 
 
+@pytest.mark.cluster
 def test_adapted_by_dask(problem):
     """Dask decides itself how many workers there are."""
     store, expected = problem
@@ -114,6 +116,7 @@ def test_adapted_by_dask(problem):
     assert_same(found, expected)
 
 
+@pytest.mark.cluster
 def test_the_fused_kernel_leaves_memory_with_the_workers(problem):
     """One worker of two goes: what the other cannot hold alone is kept on disk, said once."""
     store, expected = problem
@@ -156,6 +159,7 @@ def late_worker(address, folder, *options, within=(), **variables):
         process.wait()
 
 
+@pytest.mark.cluster
 def test_a_late_worker_with_other_versions_is_left_out(tmp_path, problem):
     from distributed import Client
 
@@ -183,8 +187,8 @@ def test_a_late_worker_with_other_versions_is_left_out(tmp_path, problem):
             late.__exit__(None, None, None)
     assert_same(found, expected)
     (note,) = [str(w.message) for w in said if w.category is ClusterWarning]
-    assert "came with other versions than the driver's (gmkcf-dask 0.0.7, not " in note
-    assert len(resources.runner.left_out) == 1
+    assert "(gmkcf-dask 0.0.7, not " in note
+    assert len(resources.runner.excluded) == 1
 
 
 def test_a_late_worker_that_is_too_small_is_left_out(tmp_path, problem):
@@ -202,7 +206,7 @@ def test_a_late_worker_that_is_too_small_is_left_out(tmp_path, problem):
 
         listen = both(after(2, comes), after(6, lambda: done.update(executed(client))))
         try:
-            with pytest.warns(ClusterWarning, match=r"came with 400\.0 MiB of memory for 1 thr"):
+            with pytest.warns(ClusterWarning, match=r"400\.0 MiB of memory for 1 thr"):
                 (found,) = METHOD.fit(stack, [0], listen)
         finally:
             late.__exit__(None, None, None)
@@ -211,6 +215,7 @@ def test_a_late_worker_that_is_too_small_is_left_out(tmp_path, problem):
     assert list(done.values()) == [0], "it was given work"
 
 
+@pytest.mark.cluster
 def test_a_late_worker_that_does_not_see_the_store_is_left_out(tmp_path, problem):
     store, expected = problem
     within = blind_to(store.path.parent)
@@ -224,14 +229,12 @@ def test_a_late_worker_that_does_not_see_the_store_is_left_out(tmp_path, problem
             until_workers(client, 2)
 
         try:
-            with pytest.warns(
-                ClusterWarning, match=r"came late and does not see the store \(there"
-            ):
+            with pytest.warns(ClusterWarning, match=r"does not see the store \(there"):
                 (found,) = METHOD.fit(stack, [0], after(2, comes))
         finally:
             late.__exit__(None, None, None)
     assert_same(found, expected)
-    assert len(resources.runner.left_out) == 1
+    assert len(resources.runner.excluded) == 1
 
 
 # --- the decision alone -----------------------------------------------------------------------
@@ -244,13 +247,13 @@ class FakeRunner(Runner):
     there: dict = field(default_factory=dict)
 
     def workers(self):
-        return {a: w for a, w in self.there.items() if a not in self.left_out}
+        return {a: w for a, w in self.there.items() if a not in self.excluded}
 
 
 def watched(memory, disk=1 << 50, n=25_000):
     plan = make_plan(n, 10, 3, 5, feature_bytes=0, n_workers=4, memory_per_worker=2 * GIB)
     runner = FakeRunner(there={str(i): WorkerSize(m, 1) for i, m in enumerate(memory)})
-    return runner, Watch(runner, plan, lambda: disk), plan
+    return runner, ResidencyMonitor(runner, plan, lambda: disk), plan
 
 
 def test_residency_follows_the_workers_down_only():
@@ -284,5 +287,5 @@ def test_no_workers_for_a_moment_change_nothing():
 
 def test_only_small_workers_end_a_fit_in_a_sentence():
     _, watch, _ = watched([300 * MIB])
-    with pytest.raises(UnfitWorker, match=r"came with 300\.0 MiB of memory .* give it more"):
+    with pytest.raises(UnfitWorker, match=r"300\.0 MiB of memory"):
         watch.residency("memory")

@@ -7,24 +7,24 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from dataclasses import replace
 from importlib.metadata import files
 from pathlib import Path
+from typing import get_args
 
 import dask
 import pytest
 import yaml
-from needs import need_package, need_program
+from helpers.needs import need_package, need_program
+from helpers.paths import CONFIGS, ROOT
+from msgspec.structs import replace
 
-from gmkcf_dask.cluster import WORKER_ENVIRONMENT
-from gmkcf_dask.cluster_config import read_config
-from gmkcf_dask.cluster_tls import pages
-from gmkcf_dask.cluster_values import SYSTEMS
-from gmkcf_dask.kinds.started import prepare
+from gmkcf_dask.cluster.config import read_config
+from gmkcf_dask.cluster.process_settings import prepare
+from gmkcf_dask.cluster.resources import WORKER_ENVIRONMENT
+from gmkcf_dask.cluster.schema import System
+from gmkcf_dask.cluster.tls import pages
 
 pytestmark = pytest.mark.once
-ROOT = Path(__file__).resolve().parents[2]
-CONFIGS = ROOT / "cluster_configs"
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 ALL = sorted(CONFIGS.rglob("*.yaml"))
 MANIFESTS = sorted((CONFIGS / "kubernetes").glob("*.yaml"))
@@ -50,7 +50,7 @@ def test_there_is_one_for_every_kind():
         "scheduler_file.yaml",
         "ssh.yaml",
         "threads.yaml",
-        *(f"jobqueue/{system}.yaml" for system in SYSTEMS),
+        *(f"jobqueue/{system}.yaml" for system in get_args(System)),
     }
     guide = (CONFIGS / "README.md").read_text()
     assert [path.name for path in ALL if f"{path.name}`" not in guide] == []
@@ -143,11 +143,11 @@ def test_dask_itself_can_load_it(path):
     assert set(found) <= {"gmkcf", "distributed", "jobqueue"}
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", get_args(System))
 def test_job_script(system, monkeypatch):
     """GMKCF_SNAPSHOTS=write writes them anew, to be read before they are committed."""
     need_package("dask_jobqueue", INSTALL)
-    from gmkcf_dask.kinds.jobqueue import described, job_script
+    from gmkcf_dask.cluster.jobqueue import described, job_script
 
     for name in WORKER_ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
@@ -166,16 +166,18 @@ def test_job_script(system, monkeypatch):
 @pytest.mark.parametrize("value", [None, "", "/scratch/job 7"])
 @pytest.mark.parametrize("system", ["slurm", "htcondor"])
 def test_the_folder_of_a_job_is_one_word_whatever_its_variable(system, value):
-    """Else the option behind it would be taken for the folder."""
+    """The one in which a private folder is made, of which the worker is told."""
     need_package("dask_jobqueue", INSTALL)
-    from gmkcf_dask.kinds.jobqueue import job_script
+    from gmkcf_dask.cluster.jobqueue import job_script
 
     for folder in ("$TMPDIR", "${TMPDIR}", "${TMPDIR:-/tmp}"):
         config = read_config(CONFIGS / "jobqueue" / f"{system}.yaml")
         config = replace(config, local_directory=folder)
         with dask.config.set(config.settings):
             script = job_script(config, prepare(config, only_loopback=False), "tls://HOST:8786")
-        word = re.search(r"--local-directory (\S+) --no-dashboard", script)[1].replace('""', '"')
+        script = script.replace('""', '"')  # as HTCondor has it
+        assert ' --local-directory "$gmkcf_spill" --no-dashboard ' in script
+        word = re.search(r"mkdir -p -- ([^;\n]+)", script)[1]
         variables = {} if value is None else {"TMPDIR": value}
         said = subprocess.run(
             [need_bash(), "-c", f"printf '%s|' {word}"],
@@ -189,7 +191,7 @@ def test_the_folder_of_a_job_is_one_word_whatever_its_variable(system, value):
 
 def test_settings_of_the_file_are_exported_before_the_users_lines():
     need_package("dask_jobqueue", INSTALL)
-    from gmkcf_dask.kinds.jobqueue import job_script
+    from gmkcf_dask.cluster.jobqueue import job_script
 
     config = read_config(CONFIGS / "jobqueue" / "slurm.yaml")
     own = {

@@ -13,11 +13,21 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from certificates import make_certificates
-from faulty import FIT, THREADS, environment, outcome, run, serial_of, small_store, wait_until
-from hosts import hosts
-from needs import need_program
+from helpers.certificates import make_certificates
+from helpers.faulty import (
+    FIT,
+    THREADS,
+    environment,
+    outcome,
+    run,
+    serial_of,
+    small_store,
+    wait_until,
+)
+from helpers.hosts import hosts
+from helpers.needs import need_program
 
+pytestmark = pytest.mark.cluster  # waits for timeouts of connections
 WORKERS = ("worker0", "worker1", "worker2")
 # instead of 30 s, 30 s and 5 minutes; less than 11 s is not taken for the first
 SOONER = {

@@ -2,12 +2,13 @@
 
 import os
 import signal
+import time
 from contextlib import suppress
 
 import pytest
-from faulty import start
-from needs import need_package, need_program
-from places import certificates, command, ends, on_threads, tls_section
+from helpers.faulty import start
+from helpers.needs import need_package, need_program
+from helpers.places import certificates, command, ends, on_threads, tls_section
 
 pytestmark = pytest.mark.once
 
@@ -43,6 +44,7 @@ def numbers(path):
 
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["tcp", "tls"])
+@pytest.mark.cluster
 def test_the_same_labels_and_no_job_is_left(encrypted, batch_system, tmp_path):
     expected = on_threads(tmp_path)
     tls = f"tls: {tls_section(certificates(tmp_path / 'tls'))}" if encrypted else ""
@@ -60,6 +62,11 @@ def test_the_same_labels_and_no_job_is_left(encrypted, batch_system, tmp_path):
     assert f"on 4 workers at {'tls' if encrypted else 'tcp'}://127.0.0.1:" in said
     assert "Traceback" not in said
     assert (tmp_path / "out" / "labels.csv").read_bytes() == expected
+    # jobs are cancelled at the end, and remove what they made
+    until = time.monotonic() + 20
+    while list((tmp_path / "scratch").iterdir()):
+        assert time.monotonic() < until
+        time.sleep(0.1)
     started = numbers(batch_system / "started")
     assert len(started) == 2
     assert set(numbers(batch_system / "cancelled")) == set(started)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from faulty import environment, serial_of, start, wait_until
-from needs import need_package
-from places import certificates, command, ends, features, on_threads, tls_section
+from helpers.faulty import environment, serial_of, start, wait_until
+from helpers.marks import mostly_slow
+from helpers.needs import need_package
+from helpers.places import certificates, command, ends, features, on_threads, tls_section
 
 pytestmark = pytest.mark.once
 INSTALL = "pip install 'gmkcf-dask[cluster-tests]'"
@@ -71,6 +72,7 @@ def test_workers_are_counted_by_mpirun(mpiexec, tmp_path):
 
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["tcp", "tls"])
+@pytest.mark.cluster
 def test_the_same_labels_and_a_clean_end(encrypted, mpiexec, tmp_path):
     expected = on_threads(tmp_path)
     more = {"local_directory": tmp_path / "scratch"}
@@ -84,9 +86,12 @@ def test_the_same_labels_and_a_clean_end(encrypted, mpiexec, tmp_path):
     assert "Traceback" not in said
     assert " - INFO - " not in said
     assert (tmp_path / "out" / "labels.csv").read_bytes() == expected
+    # every rank had a folder of its own there, and removed it
+    assert list((tmp_path / "scratch").iterdir()) == []
     assert nobody_is_left(str(tmp_path / "out"))
 
 
+@pytest.mark.cluster
 def test_bad_input_ends_every_rank(mpiexec, tmp_path):
     words = command(tmp_path, mpi_file(tmp_path))
     words[words.index("-k") + 1] = "1000"
@@ -108,7 +113,7 @@ def test_what_is_wrong_on_one_rank_ends_all_of_them(mpiexec, tmp_path, monkeypat
     assert nobody_is_left(str(tmp_path / "out"))
 
 
-@pytest.mark.parametrize(
+@mostly_slow(
     ("more", "sentence"),
     [
         ({"interface": "ib77"}, "no network interface 'ib77'"),
@@ -126,6 +131,7 @@ def test_what_is_wrong_on_all_ranks_is_said_once(more, sentence, mpiexec, tmp_pa
     assert sentence in said
 
 
+@pytest.mark.cluster
 def test_a_signal_ends_every_rank_and_leaves_a_checkpoint(mpiexec, tmp_path):
     more = ("--tol", 0, "--max-iter", 5000, "--checkpoint-every", 1)
     features(tmp_path)

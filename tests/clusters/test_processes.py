@@ -1,11 +1,9 @@
 """A scheduler and workers in processes of their own: over TLS, and through a scheduler file."""
 
-import json
-
 import pytest
-from places import certificates, dask_processes, refused, same_labels, tls_section
+from helpers.places import certificates, dask_processes, refused, same_labels, tls_section
 
-from gmkcf_dask.kinds.opening import scheduler_address
+from gmkcf_dask.cluster.launch import scheduler_address
 
 pytestmark = pytest.mark.once
 
@@ -31,6 +29,7 @@ def tls_cluster(members, tmp_path_factory):
         yield file
 
 
+@pytest.mark.cluster
 def test_through_a_scheduler_file_and_tls(tls_cluster, members, tmp_path):
     """The file may still be to come, and the workers after it: both are waited for."""
     config = tmp_path / "cluster.yaml"
@@ -41,8 +40,9 @@ def test_through_a_scheduler_file_and_tls(tls_cluster, members, tmp_path):
     assert "on 2 workers at tls://127.0.0.1:" in same_labels(tmp_path, config)
 
 
+@pytest.mark.cluster
 def test_by_address_and_tls(tls_cluster, members, tmp_path):
-    address = json.loads(tls_cluster.read_text())["address"]
+    address = scheduler_address(tls_cluster, 60)
     config = tmp_path / "cluster.yaml"
     config.write_text(
         f"gmkcf: {{kind: address, address: '{address}', tls: {tls_section(members)}, wait: 60s, "
@@ -59,7 +59,7 @@ def test_an_expired_certificate_of_ours(tls_cluster, expired, tmp_path):
 
 
 def test_an_expired_certificate_of_the_scheduler(members, expired, tmp_path, monkeypatch):
-    monkeypatch.setattr("gmkcf_dask.cluster.CONNECT_SECONDS", 3)
+    monkeypatch.setattr("gmkcf_dask.cluster.resources.CONNECT_SECONDS", 3)
     with dask_processes(tmp_path / "cluster", 0, expired) as file:
         scheduler_address(file, 60)
         text = f"gmkcf: {{kind: scheduler-file, path: {file}, tls: {tls_section(members)}}}"

@@ -5,15 +5,15 @@ import signal
 
 import pytest
 from distributed import Client
-from faulty import run, separate_cluster, small_store
-from places import features
-from sights import blind_to, reads_only
+from helpers.faulty import run, separate_cluster, small_store
+from helpers.places import features
+from helpers.sights import blind_to, reads_only
 
-from gmkcf_dask.cluster import of_client
+from gmkcf_dask.cluster.resources import of_client
 from gmkcf_dask.errors import BlindWorkersError
-from gmkcf_dask.kernels.check import find_damage, open_unchecked
-from gmkcf_dask.kernels.preflight import may_keep_scratch, refuse_blind_workers
-from gmkcf_dask.kernels.repair import repair_store
+from gmkcf_dask.store.preflight import may_keep_scratch, refuse_blind_workers
+from gmkcf_dask.store.repair import repair_store
+from gmkcf_dask.store.verify import find_damage, open_unchecked
 
 FIT = ("-k", 3, "--seed", 0, "--max-iter", 2)
 KERNELS = ("--kernels", "rbf_1,cosine", "--block", 40)
@@ -50,6 +50,7 @@ def test_a_worker_that_does_not_see_the_store(shared, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.cluster
 def test_a_build_on_a_worker_that_does_not_see_it(shared, tmp_path):
     cluster = separate_cluster(tmp_path / "cluster", 2, last_within=blind_to(shared))
     with cluster as (address, *_):
@@ -60,6 +61,7 @@ def test_a_build_on_a_worker_that_does_not_see_it(shared, tmp_path):
     assert not (shared / "s.zarr").exists(), "something is left"
 
 
+@pytest.mark.cluster
 def test_a_verification_on_a_worker_that_does_not_see_it(shared, tmp_path):
     """It would find every tile missing."""
     small_store(shared / "s.zarr")
@@ -70,6 +72,7 @@ def test_a_verification_on_a_worker_that_does_not_see_it(shared, tmp_path):
     assert "does not see the store" in sentence_of(said)
 
 
+@pytest.mark.cluster
 def test_a_mount_that_is_read_only(shared, tmp_path):
     store = small_store(shared / "s.zarr")
     cluster = separate_cluster(tmp_path / "cluster", 2, last_within=reads_only(shared))
@@ -92,6 +95,7 @@ def test_a_mount_that_is_read_only(shared, tmp_path):
             assert not find_damage(open_unchecked(store.path), runner)
 
 
+@pytest.mark.cluster
 def test_relative_paths_are_those_of_the_driver(shared, tmp_path, monkeypatch):
     """Workers that were started elsewhere read the same store."""
     small_store(shared / "s.zarr")
@@ -108,6 +112,7 @@ def test_relative_paths_are_those_of_the_driver(shared, tmp_path, monkeypatch):
             assert code == 0, said
 
 
+@pytest.mark.cluster
 def test_a_worker_that_does_not_say(shared, tmp_path):
     """It is stopped, or its file system hangs: a bounded wait, and the results of a fit stay."""
     store = small_store(shared / "s.zarr")

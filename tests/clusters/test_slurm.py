@@ -1,6 +1,7 @@
 """Under a real Slurm: workers as jobs, and a job with all inside that is cut off and goes on."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from clusters.slurm import private_slurm
-from faulty import environment, outcome, run, serial_of
-from needs import need_package, need_program
+from helpers.faulty import environment, outcome, run, serial_of
+from helpers.needs import need_package, need_program
+from helpers.paths import CONFIGS
+from helpers.slurm import private_slurm
 
-from gmkcf_dask.kernels.lease import Lease, lease_path
+from gmkcf_dask.store.lock import LockInfo, lock_path
 
-CONFIGS = Path(__file__).resolve().parents[2] / "cluster_configs"
+pytestmark = pytest.mark.cluster  # daemons of its own
 OPTIONS = ("-k", 3, "--kernels", "linear,rbf_1", "--block", 40, "--tol", 0, "--max-iter", 25,
            "--checkpoint-every", 1, "--seed", 3)  # fmt: skip
 ASKED = ("--ntasks", 3, "--mem-per-cpu", "1G", "--time", "1:00:00")
@@ -122,6 +124,49 @@ def test_one_job_with_all_inside_on_two_nodes(slurm, problem, tmp_path):
     assert slurm.call("scontrol", "show", "job", job).count("NodeList=one,two") == 1
 
 
+def spilled(out, job):
+    """Folders of the workers of a job."""
+    log = (out / f"job/dask-{job}.log").read_text()
+    return [Path(found) for found in re.findall(r"Local Directory: +(\S+)", log)]
+
+
+@pytest.mark.parametrize(
+    ("memory", "asked", "limit"),
+    [
+        (("--mem", "2500M", "--nodes", 1), {"NumNodes": "1", "MinMemoryNode": "2500M"}, "690.0"),
+        (("--mem-per-cpu", "1G", "--driver-memory", "1500M"), {"MinMemoryCPU": "1G"}, "972.0"),
+    ],
+    ids=["by-node", "by-cpu"],
+)
+def test_memory_of_the_driver_is_part_of_what_is_asked_for(
+    slurm, problem, tmp_path, memory, asked, limit
+):
+    """By node it takes from workers, by CPU it has several tasks; workers spill where they may."""
+    x, expected = problem
+    out, scratch = tmp_path / "out", tmp_path / "scratch"
+    words = ("--ntasks", 3, "--time", "1:00:00", "--local-directory", scratch, "--now", *memory)
+    if "--mem" in memory:
+        words += ("--driver-memory", "1045M")
+    said = gmkcf(slurm, "submit", "slurm", *words, "run", x, *OPTIONS, "--out", out)
+    job = said.partition("\njob ")[2].split()[0]
+    log = finished(slurm, job, out)
+    assert f"workers: 2 × 1 threads × {limit} MiB" in log
+    assert outcome(out) == expected
+    shown = slurm.call("scontrol", "--oneliner", "show", "job", job).split()
+    found = dict(word.partition("=")[::2] for word in shown)
+    assert {name: found[name] for name in asked} == asked
+    assert found["NumTasks"] == ("3" if "--mem" in memory else "4")
+    # folders of their own, gone with them
+    assert len(spilled(out, job)) == 2
+    for folder in spilled(out, job):
+        assert folder.is_relative_to(scratch)
+        assert folder.relative_to(scratch).parts[0].startswith("gmkcf-spill-")
+    until = time.monotonic() + 20
+    while list(scratch.iterdir()):
+        assert time.monotonic() < until, list(scratch.iterdir())
+        time.sleep(0.1)
+
+
 def test_one_job_by_the_file_for_many(slurm, problem, tmp_path):
     """Our file for dask-jobqueue: number, network, storage and settings are taken from it."""
     need_package("dask_jobqueue", "pip install 'gmkcf-dask[jobqueue]'")
@@ -148,9 +193,9 @@ def test_a_job_that_is_killed_and_then_cut_by_its_time_goes_on(slurm, problem, t
     x, expected = problem
     out = tmp_path / "out"
     job = submitted(slurm, "--now", "run", x, *OPTIONS, "--out", out)
-    lease = lease_path(out / "store.zarr")
-    wait_for(lambda: Lease.read(lease) is not None, slurm, job)
-    os.kill(Lease.read(lease).pid, signal.SIGKILL)
+    lease = lock_path(out / "store.zarr")
+    wait_for(lambda: LockInfo.read(lease) is not None, slurm, job)
+    os.kill(LockInfo.read(lease).pid, signal.SIGKILL)
     assert slurm.wait(job, *ENDED) == "FAILED"
     assert lease.exists()
     assert f"to go on: sbatch {out}/job/job.sbatch" in (out / f"job/slurm-{job}.log").read_text()
@@ -160,7 +205,7 @@ def test_a_job_that_is_killed_and_then_cut_by_its_time_goes_on(slurm, problem, t
     slurm.call("scancel", "--batch", "--signal", "USR1", job)
     slurm.wait(job, "PENDING")
     log = (out / f"job/slurm-{job}.log").read_text()
-    assert "interrupted: the last iteration that was complete is kept" in log
+    assert "interrupted: the last complete iteration is kept" in log
     assert "time is up: this job queues itself again" in log
     assert not (out / "result.json").exists()
     slurm.start_now(job)

@@ -8,11 +8,11 @@ import threading
 from contextlib import contextmanager, suppress
 
 import pytest
-from faulty import environment
-from needs import need_package
-from places import certificates, refused, same_labels, tls_section
+from helpers.faulty import environment
+from helpers.needs import need_package
+from helpers.places import certificates, refused, same_labels, tls_section
 
-from gmkcf_dask.cluster import WORKER_ENVIRONMENT
+from gmkcf_dask.cluster.resources import WORKER_ENVIRONMENT
 
 pytestmark = pytest.mark.once
 USER = "somebody"
@@ -22,21 +22,33 @@ async def _serve_command(process):
     """Run what was asked for in a shell, and end it with the connection."""
     child = await asyncio.create_subprocess_shell(
         process.command,
-        stdin=asyncio.subprocess.PIPE,
+        stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={k: v for k, v in environment().items() if k not in WORKER_ENVIRONMENT},
         start_new_session=True,
     )
+    # not `process.redirect`: it would go on sending output after the exit below, which ends the
+    # whole connection
+    outputs = [
+        asyncio.ensure_future(_forward(child.stdout, process.stdout)),
+        asyncio.ensure_future(_forward(child.stderr, process.stderr)),
+    ]
     try:
-        await process.redirect(stdin=child.stdin, stdout=child.stdout, stderr=child.stderr)
         ended = [asyncio.ensure_future(child.wait()), asyncio.ensure_future(process.wait_closed())]
         await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
         code = await child.wait()
+        await asyncio.wait(outputs, timeout=10)
     process.exit(max(code, 0))
+
+
+async def _forward(source, sink):
+    with suppress(BrokenPipeError):  # the client has gone
+        while content := await source.read(1 << 16):
+            sink.write(content.decode(errors="replace"))
 
 
 @contextmanager
@@ -114,6 +126,7 @@ def config(server, more="", known="known_hosts", key="client", port=None):
 
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["tcp", "tls"])
+@pytest.mark.cluster
 def test_the_same_labels(encrypted, server, tmp_path):
     more = f"  local-directory: {tmp_path / 'scratch'}\n  wait: 60s\n"
     if encrypted:
@@ -121,6 +134,7 @@ def test_the_same_labels(encrypted, server, tmp_path):
     file = tmp_path / "ssh.yaml"
     file.write_text(config(server, more))
     said = same_labels(tmp_path, file)
+    assert list((tmp_path / "scratch").iterdir()) == []
     assert f"on 2 workers at {'tls' if encrypted else 'tcp'}://127.0.0.1:" in said
     assert "Traceback" not in said
 
@@ -128,10 +142,12 @@ def test_the_same_labels(encrypted, server, tmp_path):
 def test_workers_have_our_environment_and_the_settings_of_the_file(server, tmp_path):
     import dask
 
-    from gmkcf_dask.cluster_config import parse_config
-    from gmkcf_dask.kinds.opening import open_config
+    from gmkcf_dask.cluster.config import parse_config
+    from gmkcf_dask.cluster.launch import start as start_config
 
-    text = config(server, "distributed: {worker: {memory: {spill: 0.55}}}\n")
+    scratch = tmp_path / "scratch"
+    more = f"  local-directory: {scratch}\ndistributed: {{worker: {{memory: {{spill: 0.55}}}}}}\n"
+    text = config(server, more)
     text = text.replace("workers: 2", "workers: 1")
 
     def asked():
@@ -139,10 +155,26 @@ def test_workers_have_our_environment_and_the_settings_of_the_file(server, tmp_p
         return found, dask.config.get("distributed.worker.memory.spill")
 
     found = parse_config(text.encode(), tmp_path / "ssh.yaml")
-    with open_config(found, 10) as resources:
+    with start_config(found, 10) as resources:
         assert resources.memory_per_worker == 1 << 30
-        (answer,) = resources.runner.client.run(asked).values()
+        client = resources.runner.client
+        (answer,) = client.run(asked).values()
+        (spills,) = client.run(lambda dask_worker: dask_worker.local_directory).values()
+        writes = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.local_directory)
+        # one folder for this run, of which others see nothing
+        (folder,) = scratch.iterdir()
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert spills.startswith(f"{folder}/")
+        assert writes.startswith(f"{folder}/")
     assert answer == (WORKER_ENVIRONMENT, 0.55)
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_told(server, tmp_path):
+    (tmp_path / "file").touch()
+    text = config(server, f"  local-directory: {tmp_path / 'file'}\n")
+    sentence = refused(tmp_path, text, code=2)
+    assert "no private folder can be made on 127.0.0.1" in sentence
 
 
 def test_a_host_key_that_is_not_known(server, tmp_path):
@@ -188,4 +220,4 @@ def test_hosts_elsewhere_in_the_open(server, tmp_path):
 @pytest.mark.parametrize("word", ["/bin/sh -c ls", "python;ls", "$(ls)", "a'b"])
 def test_words_for_a_shell_stay_words(word, server, tmp_path):
     text = config(server, f'  python: "{word}"\n')
-    assert "signs that mean something to a shell" in refused(tmp_path, text, code=2)
+    assert "gmkcf.python must be a name or path" in refused(tmp_path, text, code=2)

@@ -12,22 +12,30 @@ from importlib.metadata import PackageNotFoundError, entry_points, files
 from pathlib import Path
 
 import dask
+import numpy as np
 import pytest
 import yaml
-from faulty import run
-from needs import need_package, need_program
+from helpers.faulty import run
+from helpers.needs import need_package, need_program
+from helpers.paths import CONFIGS
+from helpers.pod_security import violations
+from scipy import sparse
 
 from gmkcf_dask.cli import main
-from gmkcf_dask.cluster import WORKER_ENVIRONMENT
-from gmkcf_dask.cluster_config import parse_config
+from gmkcf_dask.cluster.config import parse_config
+from gmkcf_dask.cluster.jobqueue import described
+from gmkcf_dask.cluster.resources import WORKER_ENVIRONMENT
+from gmkcf_dask.cluster.submit.config import from_config
+from gmkcf_dask.cluster.submit.kubernetes import KubernetesJob, manifest
+from gmkcf_dask.cluster.submit.memory import driver_memory
+from gmkcf_dask.cluster.submit.progress import main as progress
+from gmkcf_dask.cluster.submit.slurm import SCHEDULER_BYTES, SlurmJob, mebibytes, slurm_script
+from gmkcf_dask.compute.costs import SCHEDULER_BYTES as IN_PLAN
+from gmkcf_dask.compute.plan import make_plan
 from gmkcf_dask.errors import InputError, PlanRefused
-from gmkcf_dask.kinds.jobqueue import described
-from gmkcf_dask.plan import GIB
-from gmkcf_dask.submit import SlurmJob, slurm_script
-from gmkcf_dask.submit_config import from_config
-from gmkcf_dask.submit_kubernetes import KubernetesJob, manifest
+from gmkcf_dask.system.units import GIB
 
-CONFIGS = Path(__file__).resolve().parents[2] / "cluster_configs"
+JOBQUEUE = "pip install 'gmkcf-dask[jobqueue]'"
 EXAMPLE = SlurmJob(
     name="gmkcf-news",
     command=("run", "news.npz", "-k", "20", "--out", "news"),
@@ -42,6 +50,7 @@ EXAMPLE = SlurmJob(
     account="myproject",
     interface="ib0",
     python="/shared/ann/venv/bin/python",
+    places=("/shared/ann/news", "/shared/ann/news/store.zarr"),
 )
 DASKJOB = KubernetesJob(
     name="news",
@@ -126,6 +135,11 @@ def test_an_example_that_is_copied_says_what_it_needs():
         ({"time": "2"}, "not more than the 120 seconds"),
         ({"ntasks": 1}, "at least 2"),
         ({"nodes": 34}, "--nodes"),
+        ({"places": ("/a\nrm",)}, "in one line"),
+        ({"mem": 64 * GIB}, "one of --mem-per-cpu and --mem"),
+        ({"mem_per_cpu": None}, "one of --mem-per-cpu and --mem"),
+        ({"mem_per_cpu": None, "mem": 64 * GIB, "nodes": None}, "--nodes must be said"),
+        ({"directives": ("--ntasks-per-node=4",)}, "says it itself"),
     ],
 )
 def test_nothing_gets_into_a_script_that_is_not_one_value(changed, said):
@@ -139,7 +153,44 @@ def test_workers_too_small_for_any_work_are_refused():
         replace(EXAMPLE, mem_per_cpu=1 << 20)
 
 
+def directives(job):
+    """What a job asks Slurm for, by option."""
+    lines = [line.split(" ")[1] for line in slurm_script(job).splitlines() if "#SBATCH" in line]
+    return dict(line.partition("=")[::2] for line in lines)
+
+
+def test_memory_by_cpu_counts_the_driver_in_tasks():
+    """4 GiB a task: a driver of 9 GiB has the memory of three of them, on its own node."""
+    asked = directives(EXAMPLE)
+    assert (asked["--ntasks"], asked["--mem-per-cpu"]) == ("33", "4096M")
+    assert "--mem" not in asked
+    job = replace(EXAMPLE, driver_memory=9 * GIB, cpus_per_task=2, mem_per_cpu=2 * GIB)
+    asked = directives(job)
+    assert asked["--ntasks"] == "35"
+    script = slurm_script(job)
+    assert "--nodes=1 --ntasks=1 --cpus-per-task=6 --nodelist" in script
+    assert "--ntasks=32 --cpus-per-task=2 " in script
+    assert f"--memory-limit {4096 * 95 // 100}MiB" in script
+    with pytest.raises(PlanRefused, match="the memory of 9 tasks, and one of 8 nodes has 5"):
+        replace(job, driver_memory=36 * GIB, nodes=8)
+
+
+def test_memory_by_node_is_shared_with_the_driver():
+    """33 tasks on 4 nodes: at most 9 on each, and one of these is the driver."""
+    job = replace(EXAMPLE, mem_per_cpu=None, mem=36 * GIB)
+    asked = directives(job)
+    assert (asked["--mem"], asked["--ntasks-per-node"], asked["--ntasks"]) == ("36864M", "9", "33")
+    assert "--mem-per-cpu" not in asked
+    assert job.worker_memory == 4 * GIB
+    assert "--exact --mem=0 " in slurm_script(job)
+    assert replace(job, driver_memory=20 * GIB).worker_memory == 2 * GIB
+    assert replace(job, driver_memory=1 * GIB).worker_memory == 4 * GIB
+    with pytest.raises(PlanRefused, match=r"a node has 36\.0 GiB"):
+        replace(job, driver_memory=36 * GIB)
+
+
 def test_a_cluster_file_says_what_to_ask_for():
+    need_package("dask_jobqueue", JOBQUEUE)
     content = b"""
 gmkcf: {kind: jobqueue, system: slurm, workers: 8, interface: ib0, insecure: true}
 jobqueue:
@@ -172,7 +223,7 @@ gmkcf: {{kind: jobqueue, system: slurm, workers: 8, insecure: true{ours}}}
 jobqueue: {{slurm: {{walltime: "02:00:00"{theirs}}}}}
 {more}
 """
-    need_package("dask_jobqueue", "pip install 'gmkcf-dask[jobqueue]'")
+    need_package("dask_jobqueue", JOBQUEUE)
     return parse_config(content.encode(), Path("/shared/ann/x.yaml"))
 
 
@@ -301,6 +352,7 @@ def test_the_command_of_a_document_is_taken(here, document):
         ((*SLURM, "run", "x.npy", "-k", 2, "--out", "r", "--overwrite"), "goes on"),
         ((*SLURM, "run", "x.npy", "-k", 2, "--out", "x.npy"), "is a file"),
         (("submit", "slurm", "run", "x.npy", "-k", 2, "--out", "r"), "--ntasks, --mem-per-cpu"),
+        ((*SLURM, "--mem", "4G", "run", "x.npy", "-k", 2, "--out", "r"), "one of --mem-per-cpu"),
         ((*SLURM, "--mem-per-cpu", "much", "run", "x.npy", "-k", 2, "--out", "r"), "such as 4G"),
         ((*SLURM, "--now", "run", "x.npy", "-k", 2, "--out", "r"), "there is no sbatch here"),
     ],
@@ -329,12 +381,10 @@ def test_what_sbatch_says_is_told(here):
 
 
 DRIVER = """#!/bin/bash
+[ "$3" = gmkcf_dask.cluster.submit.progress ] && { cat progress 2>/dev/null; exit 0; }
 [ "$3" = gmkcf_dask.cli ] || exit 0
 echo "driver: ${*: -3:1}" >>said
-case $(grep -c driver said) in
-    1) %s ;;
-    *) exit 0 ;;
-esac
+%s
 """
 BE_STOPPED = (
     'trap "exit 143" TERM; kill -%s $PPID; for _ in {1..100}; do command -p sleep 0.1; done'
@@ -343,14 +393,16 @@ BE_STOPPED = (
 
 @pytest.fixture
 def play(tmp_path):
-    """Run the script of a job whose driver does something the first time."""
+    """Run the script of a job whose driver does something."""
 
     def played(first, restarts=0, **changed):
         bin_ = tmp_path / "bin"
-        bin_.mkdir()
+        bin_.mkdir(exist_ok=True)
+        (tmp_path / "said").unlink(missing_ok=True)
         programs = {
             # the address of a scheduler, before somebody waits for it
             "srun": '#!/bin/sh\nfor w; do [ "${w##*/}" = scheduler.json ] && echo {} >"$w"; done\n',
+            "scancel": '#!/bin/bash\necho "scancel: $*" >>said\n',
             "scontrol": '#!/bin/bash\necho "scontrol: $*" >>said\n',
             "sleep": '#!/bin/bash\necho "sleep: $*" >>said\n',
             "python": DRIVER % first,
@@ -381,11 +433,59 @@ def play(tmp_path):
     return played
 
 
-def test_a_store_that_is_held_is_waited_for(play):
+def test_no_node_waits_for_a_store_that_is_held(play, tmp_path):
     need_program("openssl", "apt-get install openssl")
     code, said, out = play("exit 6")
-    assert (code, said) == (0, ["driver: --force", "sleep: 60", "driver: --force"])
-    assert "not free yet" in out
+    assert (code, said) == (6, ["driver: --force"])
+    assert out.splitlines()[-1].endswith(f"sbatch --begin=now+15minutes {tmp_path}/job.sbatch")
+
+
+def test_a_job_that_had_to_stop_queues_itself_three_times_without_progress(play, tmp_path):
+    need_program("openssl", "apt-get install openssl")
+    for start in range(3):
+        code, said, out = play("exit 5", restarts=start)
+        assert (code, said) == (0, ["driver: --force", "scontrol: requeue 7"]), out
+    code, said, out = play("exit 5", restarts=3)
+    assert (code, said) == (5, ["driver: --force"])
+    assert out.splitlines()[-1] == f"to go on: sbatch {tmp_path}/job.sbatch"
+    # a job that is handed in anew has three tries again
+    (tmp_path / "stalled").write_text("6 3\n")
+    assert play("exit 5")[0] == 0
+    assert (tmp_path / "stalled").read_text() == "7 1\n"
+
+
+@pytest.mark.parametrize("end", ["exit 5", "time"])
+def test_progress_lets_a_job_queue_itself_further(play, tmp_path, end):
+    """Each start comes a checkpoint further; one that does not is counted again from one."""
+    need_program("openssl", "apt-get install openssl")
+    end = BE_STOPPED % "USR1" if end == "time" else end
+    for start in range(5):
+        code, said, out = play(f"echo {start} >progress; {end}", restarts=start)
+        assert (code, said[-1]) == (0, "scontrol: requeue 7"), out
+    assert not (tmp_path / "stalled").exists()
+    assert play(end, restarts=5)[0] == 0
+    assert (tmp_path / "stalled").read_text() == "7 1\n"
+    play("echo 9 >progress; exit 0", restarts=6)
+    assert not (tmp_path / "stalled").exists()
+
+
+def test_processes_of_a_job_write_into_private_folders(play, tmp_path):
+    """Scheduler and workers are started in them; they end with the process, and none is shared."""
+    need_program("openssl", "apt-get install openssl")
+    scratch = tmp_path / "scratch"
+    code, *_ = play("exit 0", local_directory=str(scratch))
+    assert code == 0
+    script = slurm_script(replace(EXAMPLE, local_directory=str(scratch)))
+    lines = script.partition("private='")[2].partition("'\n")[0]
+    look = 'echo "$DASK_TEMPORARY_DIRECTORY $(stat -c %a "$DASK_TEMPORARY_DIRECTORY") $*"'
+    words = ["bash", "-c", lines, "gmkcf", str(scratch), "bash", "-c", look, "x", "a", "b c"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    folder, mode, more = done.stdout.strip().split(" ", 2)
+    assert (Path(folder).parent, mode, more) == (scratch, "700", "a b c")
+    assert list(scratch.iterdir()) == []
+    started = [line for line in script.splitlines() if "${inside[@]}" in line]
+    assert len(started) == 2
+    assert "--local-directory" not in script
 
 
 def test_a_job_queues_itself_again_so_often_and_no_more(play):
@@ -414,6 +514,76 @@ def test_lines_that_run_first_may_use_what_is_not_set_and_set_what_is_used(play,
     code, said, _ = play("exit 0", folder=folder, prologue=lines, local_directory="$MINE/x")
     assert (code, said) == (0, ["driver: --force"])
     assert [path.name for path in folder.iterdir()] == ["dask-7.log"]
+
+
+# progress, and the memory of a driver
+
+
+def test_progress_is_told_by_checkpoints_and_the_size_of_a_store(tmp_path, capsys):
+    out, store = tmp_path / "run", tmp_path / "store.zarr"
+    seen = []
+
+    def look():
+        assert progress(["progress", str(out), str(store)][1:]) == 0
+        seen.append(capsys.readouterr().out)
+        assert seen[-1].endswith("\n")
+
+    look()
+    (store / "c").mkdir(parents=True)
+    (store / "c/0").touch()
+    look()
+    (out / "checkpoint").mkdir(parents=True)
+    (out / "checkpoint/1.json").write_text('{"serial": 1}')
+    look()
+    (out / "checkpoint/0.json").write_text('{"serial": 2}')
+    look()
+    (out / "linear/checkpoint").mkdir(parents=True)
+    (out / "linear/checkpoint/1.json").write_text('{"serial": 1}')
+    look()
+    (out / "linear/checkpoint/1.json").write_text('{"serial": 3')  # damaged
+    look()
+    assert len(set(seen)) == len(seen)
+    (out / "job").mkdir()
+    (out / "job/slurm-1.log").touch()
+    look()
+    assert seen[-1] == seen[-2]
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.npz", "sparse.npz"])
+def test_a_matrix_tells_the_memory_of_its_driver(tmp_path, name):
+    x = np.zeros((50_000, 40), np.float32)
+    path = tmp_path / name
+    if name == "x.npy":
+        np.save(path, x)
+    elif name == "x.npz":
+        np.savez_compressed(path, X=x)
+    else:
+        sparse.save_npz(path, sparse.csr_array(x))
+    params = {"input_path": str(path), "kernels": "linear,rbf_1", "n_clusters": 100}
+    found = driver_memory("run", params)
+    size = 0 if name == "sparse.npz" else x.nbytes
+    plan = make_plan(*x.shape, 2, 100, feature_bytes=size, memory_per_worker=1 << 50)
+    driver = plan.driver_bytes - IN_PLAN  # which counts a scheduler in the driver's own process
+    assert 0 <= found - SCHEDULER_BYTES - driver < 1 << 20
+    assert driver_memory("run", params | {"input_path": "texts/*.txt"}) is None
+    path.write_bytes(path.read_bytes()[:60])
+    assert driver_memory("run", params) is None
+
+
+def test_the_request_counts_the_driver_by_the_plan(here):
+    np.save(here / "x.npy", np.zeros((50_000, 40), np.float32))
+    code, said = run(*SLURM, "run", "x.npy", "-k", 100, "--out", "run")
+    assert code == 0, said
+    script = (here / "run/job/job.sbatch").read_text()
+    tasks = int(re.search(r"#SBATCH --ntasks=(\d+)", script)[1])
+    assert tasks > 3
+    assert f"{tasks} tasks are asked for" in said
+    assert "srun" in script
+    assert "--ntasks=2 --cpus-per-task=1 " in script
+    code, said = run(*SLURM, "--driver-memory", "1G", "run", "x.npy", "-k", 100, "--out", "run")
+    assert code == 0, said
+    assert "#SBATCH --ntasks=3\n" in (here / "run/job/job.sbatch").read_text()
+    assert f"submit.progress {here}/run {here}/run/store.zarr " in script
 
 
 # Kubernetes
@@ -455,14 +625,88 @@ PODS = {
 }
 
 
-def containers_in(text):
-    """All containers of a file, and what there is beside them, by kind."""
+def need_s3():
+    for package in ("s3fs", "upath"):
+        need_package(package, "pip install 'gmkcf-dask[s3]'")
+
+
+def pods_in(text):
+    """All pods of a file, and what there is beside them, by kind."""
     parts = {part["kind"]: part for part in yaml.safe_load_all(text)}
     (spec,) = [part["spec"] for kind, part in parts.items() if kind.startswith("Dask")]
     cluster = spec.get("cluster", {"spec": spec})["spec"]
     pods = [cluster["worker"]["spec"], cluster["scheduler"]["spec"]]
     pods += [spec["job"]["spec"]] if "job" in spec else []
+    return pods, parts
+
+
+def containers_in(text):
+    """The containers of its pods, without those that run first, and all else."""
+    pods, parts = pods_in(text)
     return [container for pod in pods for container in pod["containers"]], parts
+
+
+@pytest.mark.parametrize("text", PODS.values(), ids=PODS)
+def test_pods_are_let_in_where_security_is_restricted(text):
+    pods, _ = pods_in(text())
+    for pod in pods:
+        assert violations(pod) == []
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsUser"] > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda pod, _: pod["securityContext"].pop("runAsNonRoot"), "worker: runAsNonRoot"),
+        (lambda pod, _: pod["securityContext"].pop("seccompProfile"), "worker: seccompProfile"),
+        (lambda pod, _: pod["securityContext"].update(runAsUser=0), "pod: runAsUser 0"),
+        (lambda pod, _: pod["volumes"].append({"name": "x", "hostPath": {}}), "volume hostPath"),
+        (lambda _, own: own["capabilities"].clear(), "worker: capabilities are not dropped"),
+        (lambda _, own: own.pop("allowPrivilegeEscalation"), "worker: allowPrivilegeEscalation"),
+        (lambda _, own: own.update(privileged=True), "worker: privileged"),
+    ],
+)
+def test_the_check_of_pods_finds_what_is_not_restricted(change, said):
+    (worker, *_), _ = pods_in(manifest(DASKJOB))
+    change(worker, worker["containers"][0]["securityContext"])
+    assert violations(worker) == [said]
+
+
+@pytest.mark.parametrize("text", PODS.values(), ids=PODS)
+def test_storage_of_pods_is_asked_for_and_bounded(text):
+    """All that a container writes is in claims and in a folder with a limit."""
+    pods, _ = pods_in(text())
+    for pod in pods:
+        (limit,) = [one["emptyDir"]["sizeLimit"] for one in pod["volumes"] if "emptyDir" in one]
+        for container in (*pod["containers"], *pod.get("initContainers", ())):
+            asked = container["resources"]
+            storage = asked["requests"]["ephemeral-storage"]
+            assert asked["limits"]["ephemeral-storage"] == storage
+            assert mebibytes(storage) > mebibytes(limit)
+        for container in pod["containers"]:
+            mounted = [one["mountPath"] for one in container["volumeMounts"]]
+            variables = {one["name"]: one["value"] for one in container["env"]}
+            assert variables["TMPDIR"] == variables["HOME"] == "/scratch"
+            assert "/scratch" in mounted
+
+
+@pytest.mark.parametrize("text", PODS.values(), ids=PODS)
+def test_secrets_are_for_their_user_alone(text):
+    """Kubernetes gives a secret to root, and adds the bits for its group where there is fsGroup."""
+    pods, _ = pods_in(text())
+    for pod in pods:
+        modes = [one["secret"]["defaultMode"] for one in pod["volumes"] if "secret" in one]
+        assert modes == [0o400]
+        assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"] > 0
+
+
+def test_images_are_pulled_with_secrets_that_are_named():
+    pods, _ = pods_in(manifest(replace(DASKJOB, pull_secrets=("ours", "the.other"))))
+    for pod in pods:
+        assert pod["imagePullSecrets"] == [{"name": "ours"}, {"name": "the.other"}]
+    pods, _ = pods_in(manifest(DASKJOB))
+    assert not any("imagePullSecrets" in pod for pod in pods)
 
 
 @pytest.mark.parametrize("text", PODS.values(), ids=PODS)
@@ -471,6 +715,8 @@ def test_pods_run_programs_that_are_there(text):
     programs = {point.name for point in entry_points(group="console_scripts")}
     inside = {point.name: point for point in entry_points(group="dask_cli")}
     containers, _ = containers_in(text())
+    if any("s3://" in word for container in containers for word in container["args"]):
+        need_s3()
     for container in containers:
         program, name, *words = container["args"]
         assert program in programs
@@ -516,18 +762,9 @@ def test_a_driver_waits_for_its_scheduler(text):
             assert waiting.wait(20) == 0
 
 
-def test_a_user_of_the_image_can_read_the_key():
-    """Secrets belong to root; a group for it would be given to the files of all claims, too."""
-    _, parts = containers_in(manifest(DASKJOB))
-    (secret,) = [
-        volume["secret"]
-        for volume in parts["DaskJob"]["spec"]["job"]["spec"]["volumes"]
-        if "secret" in volume
-    ]
-    assert secret["defaultMode"] == 0o444
-
-
-@pytest.mark.parametrize("job", [DASKJOB, replace(DASKJOB, tls_secret=None, seconds=3600)])
+@pytest.mark.parametrize(
+    "job", [DASKJOB, replace(DASKJOB, tls_secret=None, seconds=3600, pull_secrets=("x",))]
+)
 def test_manifests_are_what_the_operator_takes(job):
     settings, made = yaml.safe_load_all(manifest(job))
     schema = closed(operator_schema("DaskJob"))
@@ -565,11 +802,24 @@ def test_manifests_are_what_the_operator_takes(job):
         ({"paths": ("/data/../run",)}, "not below a --volume .*/data, /more"),
         ({"paths": ("/database/run",)}, "not below a --volume"),
         ({"command": ("run", "a\nb")}, "in one line"),
+        ({"pull_secrets": ("A b",)}, "--image-pull-secret"),
+        ({"user": 0}, "--user must be a number from 1 .*not run as root"),
+        ({"group": 0}, "--group"),
+        ({"scratch": 0}, "--scratch"),
     ],
 )
 def test_nothing_gets_into_a_manifest_that_is_not_one_value(changed, said):
     with pytest.raises(InputError, match=said):
         replace(DASKJOB, **changed)
+
+
+def test_a_text_in_a_manifest_stays_one_value():
+    name = """/data/it's "x" {{ name }} #1: [a] - &b *c %d \\n ü😀.npz"""
+    job = replace(DASKJOB, command=("run", name, "--out", "/data/o"), volumes=("data:/a{b},'c",))
+    _, made = yaml.safe_load_all(manifest(job))
+    (container,) = made["spec"]["job"]["spec"]["containers"]
+    assert container["args"][:5] == ["gmkcf", "run", name, "--out", "/data/o"]
+    assert container["volumeMounts"][0] == {"name": "data-0", "mountPath": "/a{b},'c"}
 
 
 def test_a_manifest_by_command(here):
@@ -587,6 +837,14 @@ def test_a_manifest_by_command(here):
     code, said = run(*words, "--insecure", "--now", *job)
     assert code == 2
     assert "there is no kubectl here" in said
+    more = ("--image-pull-secret", "a", "--image-pull-secret", "b", "--scratch", "2Gi", "--user", 7)
+    code, said = run(*words, "--insecure", *more, *job)
+    assert code == 0, said
+    pods, _ = pods_in(file.read_text())
+    for pod in pods:
+        assert [one["name"] for one in pod["imagePullSecrets"]] == ["a", "b"]
+        assert pod["securityContext"]["runAsUser"] == 7
+        assert {"emptyDir": {"sizeLimit": "2048Mi"}, "name": "scratch"} in pod["volumes"]
 
 
 @pytest.mark.parametrize(
@@ -616,6 +874,7 @@ def test_what_pods_would_not_share_is_said_before_a_manifest_is_written(here, wo
 
 
 def test_urls_are_seen_by_all_pods(here):
+    need_s3()
     words = ("--image", "i:1", "--workers", 2, "--volume", "data:/data", "--insecure")
     job = ("fit", "s3://bucket/x.zarr", "-k", 2, "--out", "/data/run")
     code, said = run("submit", "kubernetes", *words, "--memory", "2Gi", *job)

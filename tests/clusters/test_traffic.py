@@ -3,17 +3,19 @@
 import numpy as np
 import pytest
 from distributed import Client
-from faulty import separate_cluster
+from helpers.faulty import separate_cluster
+from helpers.marks import mostly_slow
 
-from gmkcf_dask.cluster import of_client
+from gmkcf_dask.cluster.resources import of_client
+from gmkcf_dask.compute.runner import Runner
+from gmkcf_dask.compute.tiled import TiledKernels
 from gmkcf_dask.corpus.model import Corpus
-from gmkcf_dask.engine.tiled import TiledKernels
 from gmkcf_dask.events import IterationDone
-from gmkcf_dask.graph import Runner
-from gmkcf_dask.kernels.build import KernelRequest, build_store
 from gmkcf_dask.kernels.specs import resolve_kernels
 from gmkcf_dask.methods.gmkcf import Gmkcf
-from gmkcf_dask.workflow import store_plan
+from gmkcf_dask.pipeline.run import store_plan
+from gmkcf_dask.store.build import build_store
+from gmkcf_dask.store.request import KernelRequest
 
 pytestmark = pytest.mark.usefixtures("calm")
 
@@ -102,13 +104,14 @@ def measured(store, client, residency, k, iterations):
     return total, driver
 
 
-@pytest.mark.parametrize("residency", ["memory", "scratch", "recompute"])
+@mostly_slow("residency", ["scratch", "memory", "recompute"])
 def test_at_most_what_the_plan_says(tmp_path, workers, residency):
     total, driver = measured(store_of(tmp_path / "s.zarr", 600, 64), workers, residency, 4, 4)
     assert (driver > 0).all()
     assert (total > driver).all()
 
 
+@pytest.mark.slow
 def test_little_beside_the_fused_kernel(tmp_path, workers):
     """n = 8,000, float32, k = 5, three workers; K_w itself is in their memory and stays there."""
     n = 8_000

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from damage import store_at
+from helpers.damage import store_at
 
 
 @pytest.fixture(scope="module")

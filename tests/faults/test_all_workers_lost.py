@@ -2,8 +2,10 @@
 
 import signal
 
-from faulty import lost_cluster_ends_in_a_checkpoint
+import pytest
+from helpers.faulty import lost_cluster_ends_in_a_checkpoint
 
 
+@pytest.mark.slow
 def test_killed(tmp_path):
     lost_cluster_ends_in_a_checkpoint(tmp_path, lambda _, workers: workers, signal.SIGKILL, 30)

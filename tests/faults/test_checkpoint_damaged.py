@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from faulty import FIT, THREADS, outcome, small_store
+from helpers.faulty import FIT, THREADS, outcome, small_store
 
 from gmkcf_dask.cli import main
 from gmkcf_dask.errors import DataWarning, InputError

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 from click.testing import CliRunner
-from faulty import FIT, THREADS, disk_of, fill, outcome, small_store
+from helpers.faulty import FIT, THREADS, disk_of, fill, outcome, small_store
 
 from gmkcf_dask.cli import main
 from gmkcf_dask.results import checkpoints

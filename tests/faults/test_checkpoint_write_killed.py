@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from faulty import FIT, THREADS, environment, outcome, run, small_store
+from helpers.faulty import FIT, THREADS, environment, outcome, run, small_store
+from helpers.marks import mostly_slow
 
 KILLED = """
 import os, pathlib, signal, sys
@@ -32,7 +33,7 @@ def whole(tmp_path_factory):
     return fit, outcome(folder / "whole")
 
 
-@pytest.mark.parametrize("moves", [1, 7, 8])  # the first of all; an npz; the JSON that goes with it
+@mostly_slow("moves", [1, 7, 8])  # the first of all; an npz; the JSON that goes with it
 def test_the_older_generation_is_used(tmp_path, whole, moves):
     fit, expected = whole
     out = tmp_path / "out"

@@ -6,15 +6,15 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from damage import HERE, content, flip_bit
+from helpers.damage import HERE, content, flip_bit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gmkcf_dask.cli import main
 from gmkcf_dask.errors import DamagedStoreError, GmkcfError, StoreError
-from gmkcf_dask.kernels.manifest import Manifest, sealed
-from gmkcf_dask.kernels.repair import repair_store
-from gmkcf_dask.kernels.store import KernelStore
+from gmkcf_dask.store.kernel_store import KernelStore
+from gmkcf_dask.store.manifest import Manifest, sealed
+from gmkcf_dask.store.repair import repair_store
 
 
 def gmkcf(*arguments):
@@ -38,7 +38,7 @@ def test_every_flipped_bit_of_a_manifest_is_found(store):
 def test_a_truncated_manifest(store, keep):
     whole = (store / "manifest.json").read_bytes()
     (store / "manifest.json").write_bytes(whole[: int(keep * len(whole))])
-    with pytest.raises(StoreError, match=r"is damaged .*build the store again"):
+    with pytest.raises(StoreError, match=r"is damaged .*remove the store and build it again"):
         KernelStore.open(store)
 
 
@@ -93,7 +93,7 @@ json_values = st.recursive(
 )
 
 
-@given(field=st.sampled_from(sorted(Manifest.__dataclass_fields__)), value=json_values)
+@given(field=st.sampled_from(sorted(Manifest.__struct_fields__)), value=json_values)
 @settings(max_examples=150)
 def test_any_json_in_any_field_is_a_typed_error_or_a_manifest(clean, tmp_path, field, value):
     held = json.loads((clean / "manifest.json").read_text())

@@ -8,22 +8,34 @@ import shutil
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from damage import DAMAGES, HERE, content, flip_bit, place, request, store_at, swap, tile_files
-from problems import fit_gmkcf
-from problems import kernels as some_kernels
-from problems import request as precomputed_request
+from helpers.damage import (
+    DAMAGES,
+    HERE,
+    content,
+    flip_bit,
+    place,
+    request,
+    store_at,
+    swap,
+    tile_files,
+)
+from helpers.marks import mostly_slow
+from helpers.problems import fit_gmkcf
+from helpers.problems import kernels as some_kernels
+from helpers.problems import request as precomputed_request
+from msgspec import structs
 
 from gmkcf_dask.cli import main
-from gmkcf_dask.engine.dense import DenseKernels
-from gmkcf_dask.engine.tiled import TiledKernels
+from gmkcf_dask.compute.dense import DenseKernels
+from gmkcf_dask.compute.runner import Runner
+from gmkcf_dask.compute.tiled import TiledKernels
 from gmkcf_dask.errors import DamagedStoreError
-from gmkcf_dask.graph import Runner
-from gmkcf_dask.kernels.build import build_store
-from gmkcf_dask.kernels.check import find_damage, open_unchecked
-from gmkcf_dask.kernels.digests import ledger_of
-from gmkcf_dask.kernels.repair import repair_store
-from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.methods.factorize import SolverOptions
+from gmkcf_dask.store.build import build_store
+from gmkcf_dask.store.digests import ledger_of
+from gmkcf_dask.store.kernel_store import KernelStore
+from gmkcf_dask.store.repair import repair_store
+from gmkcf_dask.store.verify import find_damage, open_unchecked
 
 pytestmark = pytest.mark.usefixtures("calm")
 
@@ -39,7 +51,7 @@ def fits(path):
     yield lambda: fit_gmkcf(TiledKernels(KernelStore.open(path), HERE), options, seed=0)
 
 
-@pytest.mark.parametrize("number", range(10))
+@mostly_slow("number", range(10), plain=3)
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_damage_is_found_by_verify_and_by_fit_and_repaired(clean, store, kind, number):
     bad = DAMAGES[kind](store, np.random.default_rng(number))
@@ -74,9 +86,9 @@ def test_commands_say_it_with_exit_codes(clean, store, tmp_path):
     assert not (tmp_path / "run").exists()
     mended = gmkcf("repair", store, *where)
     assert mended.exit_code == 0, mended.output
-    assert f"{len(bad)} parts mended" in mended.stdout
+    assert f"{len(bad)} parts repaired" in mended.stdout
     assert gmkcf("verify", store, *where).exit_code == 0
-    assert "nothing to mend" in gmkcf("repair", store, *where).stdout
+    assert "nothing to repair" in gmkcf("repair", store, *where).stdout
     assert content(store) == content(clean)
 
 
@@ -116,7 +128,7 @@ def test_kernels_that_were_passed_in_cannot_be_repaired(rng, tmp_path):
     tile_files(path)[0].unlink()
     said = gmkcf("repair", path, "--cluster", "threads")
     assert said.exit_code == 4
-    assert "1 tile of kernel kernel_0 cannot be made again, because a matrix" in said.stderr
+    assert "1 tile of kernel kernel_0 cannot be computed again, because a matrix" in said.stderr
 
 
 def test_damaged_features_are_found_and_no_tile_is_made_from_them(store):
@@ -155,7 +167,7 @@ def test_names_of_samples_are_checked(store, name):
 
 
 def test_digests_are_compared_once_per_run_and_process(store, monkeypatch):
-    from gmkcf_dask.kernels import digests
+    from gmkcf_dask.store import digests
 
     compared = []
     original = digests.tile_digest
@@ -173,7 +185,7 @@ def test_digests_are_compared_once_per_run_and_process(store, monkeypatch):
 
 def test_the_digest_depends_on_the_place(store):
     file = tile_files(store)[0]
-    from gmkcf_dask.kernels.digests import tile_digest
+    from gmkcf_dask.store.digests import tile_digest
 
     held = file.read_bytes()
     kernel, (i, j) = place(file)
@@ -183,11 +195,10 @@ def test_the_digest_depends_on_the_place(store):
 
 
 def test_an_unfinished_store_is_not_verified(tmp_path):
-    from dataclasses import replace
 
     path = tmp_path / "s.zarr"
     made = store_at(path)
-    replace(made.manifest, complete=False, tiles_done=(0, 1)).write(path)
+    structs.replace(made.manifest, complete=False, tiles_done=(0, 1)).write(path)
     said = gmkcf("verify", path, "--cluster", "threads")
     assert said.exit_code == 2
     assert "incomplete (2 of 10 tiles)" in said.stderr

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.io
+from helpers.refusals import K, gmkcf, raised
 from scipy import sparse
-from test_bad_input import K, gmkcf, raised
 
-from gmkcf_dask.corpus import as_features, limits, matlab, read_corpus
+from gmkcf_dask.corpus import as_features, limits, matrices, read_corpus
 from gmkcf_dask.errors import DataWarning, GmkcfError, InputError, PlanRefused
 
 X = np.arange(12.0).reshape(4, 3)
@@ -196,7 +196,7 @@ def test_a_pipe_is_not_waited_for(tmp_path):
 def child(monkeypatch, tmp_path: Path, code: str) -> None:
     script = tmp_path / "child.py"
     script.write_text(code)
-    monkeypatch.setattr(matlab, "_CHILD", script)
+    monkeypatch.setattr(matrices, "_CHILD", script)
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def mat(tmp_path) -> Path:
 )
 def test_a_child_that_dies_is_a_sentence(code, words, mat, tmp_path, monkeypatch):
     child(monkeypatch, tmp_path, code)
-    monkeypatch.setattr(matlab, "SECONDS", 0.5)
+    monkeypatch.setattr(matrices, "SECONDS", 0.5)
     sentence = raised(lambda: read_corpus(mat), InputError)
     assert words in sentence
     assert "x.mat" in sentence
@@ -238,7 +238,7 @@ def test_mat_headers(shape, tmp_path):
 
 def test_mat_bombs(tmp_path, monkeypatch):
     scipy.io.savemat(tmp_path / "x.mat", {"X": np.zeros((10**6, 2))}, do_compression=True)
-    monkeypatch.setattr(matlab, "most_bytes", lambda: 1_000_000)
+    monkeypatch.setattr(matrices, "most_bytes", lambda: 1_000_000)
     sentence = raised(lambda: read_corpus(tmp_path / "x.mat"), InputError)
     assert "memory" in sentence
 

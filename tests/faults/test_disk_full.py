@@ -8,15 +8,15 @@ import errno
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from damage import HERE, request, same_store, store_at
-from faulty import disk_of, mount
+from helpers.damage import HERE, request, same_store, store_at
+from helpers.faulty import disk_of, mount
 
 from gmkcf_dask.cli import main
 from gmkcf_dask.errors import DiskFullError
-from gmkcf_dask.kernels import reader as reader_module
-from gmkcf_dask.kernels.build import build_store
-from gmkcf_dask.kernels.lease import lease_path
-from gmkcf_dask.kernels.store import KernelStore
+from gmkcf_dask.store import tile_reader as reader_module
+from gmkcf_dask.store.build import build_store
+from gmkcf_dask.store.kernel_store import KernelStore
+from gmkcf_dask.store.lock import lock_path
 
 N, BLOCK = 400, 32
 
@@ -35,7 +35,7 @@ def test_a_full_disk_is_said_and_the_build_goes_on_later(small_disk, tmp_path):
             DiskFullError, match=r"tiles are kept, the others need up to .* free; make"
         ):
             build_store(path, request(N), HERE, block=BLOCK)
-        assert not lease_path(path).exists()
+        assert not lock_path(path).exists()
     if path.exists():
         assert not KernelStore.open(path, incomplete=True).manifest.complete
     assert mount("-o", "remount,size=64m", str(small_disk)) == 0

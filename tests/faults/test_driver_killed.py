@@ -3,7 +3,17 @@
 import random
 import time
 
-from faulty import FIT, THREADS, kill, outcome, run, serial_of, small_store, start, wait_until
+from helpers.faulty import (
+    FIT,
+    THREADS,
+    kill,
+    outcome,
+    run,
+    serial_of,
+    small_store,
+    start,
+    wait_until,
+)
 
 
 def test_killed_and_resumed(tmp_path):

@@ -4,17 +4,17 @@ import warnings
 
 import numpy as np
 import pytest
-from entries import ESTIMATORS, on_kernels
+from helpers.entries import ESTIMATORS, on_kernels
+from helpers.refusals import N, features, kernel, raised
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from test_bad_input import N, features, kernel, raised
 
 from gmkcf_dask import GMKCF, KCF
 from gmkcf_dask.errors import NumericsError, NumericsWarning
 from gmkcf_dask.methods import updates
 from gmkcf_dask.methods.factorize import Factorization, Iterate, finish, refuse_negative
-from gmkcf_dask.methods.steps import Ask, Products, refuse_nonfinite
+from gmkcf_dask.methods.lockstep import ProductRequest, Products, refuse_nonfinite
 
 SIZES = st.sampled_from([0.0, 1e-320, 1e-300, 1e-160, 1e-30, 1.0, 3.0, 1e30, 1e75])
 FACTORS = hnp.arrays(np.float64, (5, 2), elements=SIZES)
@@ -132,7 +132,7 @@ FINE = np.ones((3, 2))
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Ask(BROKEN),
+        lambda: ProductRequest(BROKEN),
         lambda: Iterate(BROKEN, FINE, Products(FINE), None, FINE),
         lambda: Iterate(FINE, BROKEN, Products(FINE), None, FINE),
         lambda: Factorization(FINE, BROKEN, np.ones(1), (1.0,), converged=True),

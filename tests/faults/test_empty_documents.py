@@ -4,9 +4,15 @@ import warnings
 
 import numpy as np
 import pytest
-from entries import ESTIMATORS, KERNELS, clustered_everywhere, on_kernels, refused_everywhere
+from helpers.entries import (
+    ESTIMATORS,
+    KERNELS,
+    clustered_everywhere,
+    on_kernels,
+    refused_everywhere,
+)
+from helpers.refusals import N, features
 from scipy import sparse
-from test_bad_input import N, features
 
 from gmkcf_dask import corpus
 from gmkcf_dask.errors import DataWarning

@@ -8,10 +8,11 @@ import sys
 from contextlib import suppress
 
 import pytest
-from faulty import environment, outcome, run, serial_of, small_store, start, wait_until
+from helpers.faulty import environment, outcome, run, serial_of, small_store, start, wait_until
+from helpers.marks import mostly_slow
 
 from gmkcf_dask import GMKCF
-from gmkcf_dask.cli.signals import Interrupted, or_interrupt, signals_interrupt
+from gmkcf_dask.cli.signals import Interrupted, interruptible, signals_interrupt
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.events import StageProgress, ignore
 from gmkcf_dask.results.checkpoints import read_checkpoint
@@ -19,9 +20,13 @@ from gmkcf_dask.results.checkpoints import read_checkpoint
 LONG = ("-k", "3", "--tol", "0", "--max-iter", "200", "--seed", "3")
 
 
-@pytest.mark.parametrize(
+@mostly_slow(
     ("number", "code", "where"),
-    [(signal.SIGTERM, 143, "threads"), (signal.SIGINT, 130, "local")],
+    [
+        (signal.SIGTERM, 143, "threads"),
+        (signal.SIGHUP, 129, "threads"),
+        (signal.SIGINT, 130, "local"),
+    ],
 )
 def test_a_signal_ends_in_a_checkpoint(tmp_path, number, code, where):
     store, out = tmp_path / "s.zarr", tmp_path / "out"
@@ -52,8 +57,23 @@ def test_a_signal_ends_in_a_checkpoint(tmp_path, number, code, where):
     assert outcome(out) == outcome(tmp_path / "whole")
 
 
+def test_a_hangup_that_nohup_ignores_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals_interrupt():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with pytest.raises(Interrupted) as raised, signals_interrupt():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert raised.value.exit_code == 129
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_signal_that_was_swallowed_is_raised_after_the_iteration():
-    listen = or_interrupt(ignore)
+    listen = interruptible(ignore)
     event = StageProgress("fit", 0, 1)
     with signals_interrupt():
         listen(event)
@@ -68,7 +88,7 @@ def test_a_signal_that_was_swallowed_is_raised_after_the_iteration():
 
 DESTRUCTOR = """
 import os, signal
-from gmkcf_dask.cli.signals import Interrupted, or_interrupt, signals_interrupt
+from gmkcf_dask.cli.signals import Interrupted, interruptible, signals_interrupt
 from gmkcf_dask.events import StageProgress, ignore
 
 class Interrupting:
@@ -83,7 +103,7 @@ with signals_interrupt():
     Broken()
     Interrupting()
     try:
-        or_interrupt(ignore)(StageProgress("fit", 0, 1))
+        interruptible(ignore)(StageProgress("fit", 0, 1))
     except Interrupted as interrupted:
         raise SystemExit(interrupted.exit_code)
 """
@@ -101,13 +121,14 @@ def test_a_signal_inside_a_destructor_leaves_no_traceback():
 ESTIMATOR = """
 import sys
 from gmkcf_dask import GMKCF
-from gmkcf_dask.kernels.store import KernelStore
+from gmkcf_dask.store.kernel_store import KernelStore
 model = GMKCF(3, tol=0.0, max_iter=3000, random_state=0, checkpoint_dir=sys.argv[2],
               checkpoint_every=1000, callbacks=[lambda event: print(event.iteration, flush=True)])
 model.fit(KernelStore.open(sys.argv[1]))
 """
 
 
+@pytest.mark.slow
 def test_an_estimator_that_is_asked_to_end_leaves_a_checkpoint(tmp_path):
     store, folder = tmp_path / "s.zarr", tmp_path / "kept"
     small_store(store)

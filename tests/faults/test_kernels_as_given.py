@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-from entries import ESTIMATORS, on_kernels
-from numpy.testing import assert_allclose
-from test_bad_input import (
-    UNUSABLE_KERNELS,
+from helpers.entries import ESTIMATORS, on_kernels
+from helpers.refusals import (
     K,
     N,
     all_named,
@@ -14,6 +12,8 @@ from test_bad_input import (
     kernel,
     raised,
 )
+from helpers.unusable_kernels import UNUSABLE_KERNELS
+from numpy.testing import assert_allclose
 
 from gmkcf_dask import (
     GMKCF,

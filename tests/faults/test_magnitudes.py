@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from entries import ESTIMATORS, KERNELS, on_kernels, refused_everywhere
+from helpers.entries import ESTIMATORS, KERNELS, on_kernels, refused_everywhere
+from helpers.marks import mostly_slow
+from helpers.refusals import THREADS, N, features, gmkcf, kernel, raised, refused
 from scipy import sparse
-from test_bad_input import THREADS, N, features, gmkcf, kernel, raised, refused
 
 from gmkcf_dask import GMKCF, FunctionKernel
 from gmkcf_dask.errors import InputError
@@ -15,7 +16,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("scale", [1e-20, 1e20, 1e-100, 1e100])
+@mostly_slow("scale", [1e-20, 1e20, 1e-100, 1e100])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_cosine_and_rbf_do_not_mind_the_unit_of_measurement(estimator, scale):
     one = on_kernels(estimator, 3, "cosine", precision="float64").fit(features())
@@ -96,7 +97,7 @@ def test_functions_of_extreme_size(estimator, scale):
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("scale", [1e-29, 1e-15, 1e15, 1e33])
+@mostly_slow("scale", [1e-29, 1e-15, 1e15, 1e33])
 def test_precomputed_kernels_of_unusual_size(estimator, scale):
     usual = on_kernels(estimator, 3, "precomputed").fit([kernel()])
     other = on_kernels(estimator, 3, "precomputed").fit([kernel() * scale])

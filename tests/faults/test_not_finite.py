@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
-from entries import ESTIMATORS, on_kernels, refused_everywhere
+from helpers.entries import ESTIMATORS, on_kernels, refused_everywhere
+from helpers.refusals import N, features, kernel, raised
 from scipy import sparse
-from test_bad_input import N, features, kernel, raised
 
 from gmkcf_dask import DenseKernels, FunctionKernel
-from gmkcf_dask.engine.tiles import MemoryTiles
+from gmkcf_dask.compute.tile_ops import MemoryTiles
 from gmkcf_dask.errors import DamagedStoreError, GmkcfError, InputError
+from gmkcf_dask.kernels.tiling import Tiling
 from gmkcf_dask.methods.registry import make_method
-from gmkcf_dask.plan import Tiling
 
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])

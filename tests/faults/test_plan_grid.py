@@ -3,14 +3,8 @@
 The grid in full: scripts/chaos plans.
 """
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-
-from chaos_plans import Point, try_point
+from helpers.chaos.plans import Point, try_point
 
 
 @pytest.mark.parametrize(
@@ -18,8 +12,12 @@ from chaos_plans import Point, try_point
     [
         (Point(300, 3, "float32", 2, 100), "–"),
         (Point(1400, 3, "float64", 2, 509), "–"),
-        (Point(1400, 3, "float64", 1, 512, scarce_disk=True), "recompute"),
-        (Point(1400, 3, "float64", 2, 540), "memory"),
+        pytest.param(
+            Point(1400, 3, "float64", 1, 512, scarce_disk=True),
+            "recompute",
+            marks=pytest.mark.cluster,
+        ),
+        pytest.param(Point(1400, 3, "float64", 2, 540), "memory", marks=pytest.mark.cluster),
     ],
     ids=str,
 )

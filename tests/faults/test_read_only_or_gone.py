@@ -7,21 +7,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from damage import HERE, content, request, store_at, tile_files
-from problems import fit_gmkcf
+from helpers.damage import HERE, content, request, store_at, tile_files
+from helpers.problems import fit_gmkcf
+from msgspec import structs
 
-from gmkcf_dask.adaptive import Watch
 from gmkcf_dask.cli import main
-from gmkcf_dask.cluster import threads
-from gmkcf_dask.engine.tiled import TiledKernels
+from gmkcf_dask.cluster.resources import threads
+from gmkcf_dask.compute.plan import make_plan
+from gmkcf_dask.compute.runner import WorkerSize
+from gmkcf_dask.compute.tiled import ResidencyMonitor, TiledKernels
 from gmkcf_dask.errors import ClusterWarning, DamagedStoreError, InputError, StoreError
-from gmkcf_dask.graph import WorkerSize
-from gmkcf_dask.kernels.build import build_store
-from gmkcf_dask.kernels.repair import repair_store
-from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.methods.factorize import SolverOptions
-from gmkcf_dask.plan import GIB, make_plan
-from gmkcf_dask.workflow import store_plan
+from gmkcf_dask.pipeline.run import store_plan
+from gmkcf_dask.store.build import build_store
+from gmkcf_dask.store.kernel_store import KernelStore
+from gmkcf_dask.store.repair import repair_store
+from gmkcf_dask.system.units import GIB
 
 pytestmark = pytest.mark.usefixtures("calm")
 
@@ -70,7 +71,7 @@ def test_fused_kernels_are_not_kept_where_nobody_may_write(disk, monkeypatch):
         asked.append(options["scratch"])
         return make_plan(*args, **options)
 
-    monkeypatch.setattr("gmkcf_dask.workflow.make_plan", seen)
+    monkeypatch.setattr("gmkcf_dask.pipeline.run.make_plan", seen)
     store = store_at(path)
     store_plan(store, 2, threads(1))
     read_only(disk)
@@ -78,15 +79,15 @@ def test_fused_kernels_are_not_kept_where_nobody_may_write(disk, monkeypatch):
     assert asked == [True, False]
     plan = replace(make_plan(100, 5, 2, 2, feature_bytes=0), kw_bytes=1 << 30)
     workers = {"a": WorkerSize(GIB, 1)}
-    runner = SimpleNamespace(workers=lambda: workers, left_out=set())
+    runner = SimpleNamespace(workers=lambda: workers, excluded=set())
     with pytest.warns(ClusterWarning, match="fused again for every product"):
-        assert Watch(runner, plan, lambda: None).residency("memory") == "recompute"
+        assert ResidencyMonitor(runner, plan, lambda: None).residency("memory") == "recompute"
 
 
 def test_writing_into_a_read_only_store_is_refused_in_a_sentence(disk):
     path = disk / "s.zarr"
     made = store_at(path)
-    replace(made.manifest, complete=False, tiles_done=(0,)).write(path)
+    structs.replace(made.manifest, complete=False, tiles_done=(0,)).write(path)
     store_at(disk / "whole.zarr")
     tile_files(disk / "whole.zarr")[0].unlink()
     read_only(disk)

@@ -1,19 +1,21 @@
 """Row: a build that broke off is gone on with. Nothing in it is believed that was not compared."""
 
+import shutil
+
 import numpy as np
 import pytest
-from damage import HERE, corpus, same_store, store_at
+from helpers.damage import HERE, corpus, flip_bit, same_store, store_at
 
 from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.errors import DamagedStoreError, InputError
-from gmkcf_dask.kernels import build as build_module
-from gmkcf_dask.kernels.arrays import open_array
-from gmkcf_dask.kernels.build import build_store
-from gmkcf_dask.kernels.check import find_damage
-from gmkcf_dask.kernels.manifest import Manifest
-from gmkcf_dask.kernels.request import KernelRequest
 from gmkcf_dask.kernels.specs import resolve_kernels
-from gmkcf_dask.kernels.store import KernelStore
+from gmkcf_dask.store import build as build_module
+from gmkcf_dask.store.build import build_store
+from gmkcf_dask.store.features import open_array
+from gmkcf_dask.store.kernel_store import KernelStore
+from gmkcf_dask.store.manifest import Manifest
+from gmkcf_dask.store.request import KernelRequest
+from gmkcf_dask.store.verify import find_damage
 
 MERGED = "linear,poly_a0_b1,cosine"
 """Of rows of unit length these are the same; two have no tiles of their own."""
@@ -36,7 +38,7 @@ def broken_off(path, monkeypatch, after=5, **options):
 
     with monkeypatch.context() as patch:
         patch.setattr(build_module, "_SECONDS_BETWEEN_MANIFESTS", -1.0)
-        patch.setattr("gmkcf_dask.kernels.tasks._BATCHES", 10)
+        patch.setattr("gmkcf_dask.store.tile_tasks._BATCHES", 10)
         with pytest.raises(KeyboardInterrupt):
             build(path, listen, **options)
     open_array.cache_clear()  # as in another process
@@ -72,8 +74,8 @@ def swap(one, other):
 
 
 @pytest.mark.parametrize("after", [0, 5])
-@pytest.mark.parametrize("part", ["X", "offset", "no offset"])
-def test_damaged_features_are_refused_before_the_first_tile(tmp_path, monkeypatch, part, after):
+@pytest.mark.parametrize("part", ["X", "offset", "no offset", "ids", "metadata"])
+def test_damaged_inputs_are_written_again_before_the_first_tile(tmp_path, monkeypatch, part, after):
     path = tmp_path / "s.zarr"
     broken_off(path, monkeypatch, after, far=100.0)
     if part == "X":
@@ -81,12 +83,51 @@ def test_damaged_features_are_refused_before_the_first_tile(tmp_path, monkeypatc
     elif part == "offset":
         array = KernelStore.open(path, incomplete=True).writable("features/offset")
         array[:] = np.asarray(array[:]) + 1.0
-    else:
+    elif part == "no offset":
         (path / "features" / "offset").rename(tmp_path / "offset")
-    before = Manifest.read(path)
-    with pytest.raises(DamagedStoreError, match="remove the store and build it again"):
-        build(path, far=100.0)
-    assert Manifest.read(path) == before
+    elif part == "ids":
+        (path / "ids.json").write_text("[]")
+    else:
+        (path / "kernels" / "rbf_1" / "zarr.json").unlink()
+    build(path, far=100.0)
+    build(tmp_path / "clean.zarr", far=100.0)
+    assert same_store(path, tmp_path / "clean.zarr")
+
+
+@pytest.mark.parametrize("damage", ["flip", "gone", "folder", "file"])
+def test_damaged_norms_are_made_again(tmp_path, monkeypatch, damage):
+    """Neither `repair` nor the same build again could mend them: a circle."""
+    path, options = tmp_path / "s.zarr", {"normalization": "degree"}
+    broken_off(path, monkeypatch, **options)
+    chunk = path / "norms" / "rbf_1" / "c" / "0"
+    if damage == "flip":
+        flip_bit(chunk, np.random.default_rng(0))
+    elif damage == "gone":
+        shutil.rmtree(path / "norms")
+    elif damage == "folder":
+        chunk.unlink()
+        chunk.mkdir()
+    else:
+        shutil.rmtree(path / "norms" / "rbf_1")
+        (path / "norms" / "rbf_1").write_bytes(b"")
+    build(path, **options)
+    build(tmp_path / "clean.zarr", **options)
+    assert same_store(path, tmp_path / "clean.zarr")
+
+
+def test_folders_and_files_in_each_others_place(tmp_path, monkeypatch):
+    path = tmp_path / "s.zarr"
+    broken_off(path, monkeypatch)
+    tiles = path / "kernels" / "rbf_1" / "c"
+    (tiles / "0" / "0").unlink()
+    (tiles / "0" / "0").mkdir()
+    shutil.rmtree(path / "kernels" / "linear" / "c" / "0")
+    (path / "kernels" / "linear" / "c" / "0").write_bytes(b"")
+    (tiles / "3").mkdir(exist_ok=True)
+    (tiles / "3" / "3").mkdir()  # of a tile that is still to come
+    build(path)
+    build(tmp_path / "clean.zarr")
+    assert same_store(path, tmp_path / "clean.zarr")
 
 
 def test_diagonals_come_from_tiles(tmp_path, monkeypatch):
@@ -124,7 +165,7 @@ def test_a_finished_store_is_not_written_by_a_build(tmp_path, monkeypatch):
 
 
 def test_metadata_is_never_written_outside(tmp_path):
-    from gmkcf_dask.kernels.arrays import write_metadata
+    from gmkcf_dask.store.features import write_metadata
 
     (tmp_path / "s" / "norms").mkdir(parents=True)
     (tmp_path / "victim").mkdir()

@@ -4,11 +4,11 @@ import errno
 import os
 
 import pytest
-from faulty import FIT, THREADS, goes_on, outcome, small_store
-from faulty import run as gmkcf
+from helpers.faulty import FIT, THREADS, goes_on, outcome, small_store
+from helpers.faulty import run as gmkcf
+from helpers.marks import mostly_slow
 
-from gmkcf_dask import workflow
-from gmkcf_dask.engine.tiled import TiledKernels
+from gmkcf_dask.compute.tiled import TiledKernels
 from gmkcf_dask.errors import (
     DamagedStoreError,
     HopelessInputError,
@@ -16,16 +16,17 @@ from gmkcf_dask.errors import (
     NotPositiveError,
     ScratchError,
 )
-from gmkcf_dask.kernels.scratch import ScratchFolder
+from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.results.checkpoints import RunCheckpoints, has_checkpoint
+from gmkcf_dask.store.scratch import ScratchFolder
 
 pytestmark = pytest.mark.usefixtures("calm")
 
 
-@pytest.mark.parametrize("number", [errno.ENOENT, errno.EROFS, errno.EIO, errno.EACCES])
+@mostly_slow("number", [errno.ENOENT, errno.EROFS, errno.EIO, errno.EACCES], plain=2)
 def test_a_place_that_fails_leaves_the_checkpoint(tmp_path, monkeypatch, number):
     monkeypatch.setattr(
-        workflow, "stored_kernels", lambda store, _, r: TiledKernels(store, r.runner, "scratch")
+        pipeline, "stored_kernels", lambda store, _, r: TiledKernels(store, r.runner, "scratch")
     )
     store, opened = small_store(tmp_path / "s.zarr"), []
     fit = ("fit", store.path, *FIT, *THREADS, "--max-iter", 5)

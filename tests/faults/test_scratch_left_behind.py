@@ -5,22 +5,22 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import asdict
 
 import numpy as np
 import pytest
-from faulty import FIT, THREADS, environment, run, small_store
+from helpers.faulty import FIT, THREADS, environment, run, small_store
+from msgspec import structs
 
-from gmkcf_dask.engine.tiled import TiledKernels
-from gmkcf_dask.graph import Runner
-from gmkcf_dask.kernels.lease import STALE_AFTER, Lease
-from gmkcf_dask.kernels.scratch import OWNER, ScratchFolder, sweep_scratch
+from gmkcf_dask.compute.runner import Runner
+from gmkcf_dask.compute.tiled import TiledKernels
+from gmkcf_dask.store.lock import STALE_AFTER, LockInfo
+from gmkcf_dask.store.scratch import OWNER, ScratchFolder, sweep_scratch
 
 KILLED = """
 import os, signal, sys
-from gmkcf_dask.engine.tiled import TiledKernels
-from gmkcf_dask.graph import Runner
-from gmkcf_dask.kernels.store import KernelStore
+from gmkcf_dask.compute.tiled import TiledKernels
+from gmkcf_dask.compute.runner import Runner
+from gmkcf_dask.store.kernel_store import KernelStore
 import numpy as np
 
 store = KernelStore.open(sys.argv[1])
@@ -71,14 +71,14 @@ def left_by(store, lease, age=0.0):
     (folder / "fused-x").mkdir(parents=True)
     (folder / "fused-x" / "0").write_bytes(b"tile")
     if lease is not None:
-        (folder / OWNER).write_text(json.dumps(asdict(lease)))
+        (folder / OWNER).write_text(lease.encode().decode())
         now = (folder / OWNER).stat().st_mtime
         os.utime(folder / OWNER, (now - age, now - age))
     return folder
 
 
 def another(**fields):
-    return Lease(**{**asdict(Lease.mine()), **fields})
+    return LockInfo(**{**structs.asdict(LockInfo.mine()), **fields})
 
 
 @pytest.mark.parametrize(
@@ -151,6 +151,6 @@ def test_a_fit_leaves_nothing(tmp_path):
         kernel = stack.fuse(np.full(3, 1 / 3))
         kernel.matmul(np.ones((store.n_samples, 2)))
         ((folder),) = scratch_of(store)
-        assert Lease.read(folder / OWNER) is not None
+        assert LockInfo.read(folder / OWNER) is not None
         kernel.release()
         assert scratch_of(store) == []

@@ -16,26 +16,38 @@ import dask
 import numpy as np
 import psutil
 import pytest
-from certificates import make_certificates
-from test_bad_input import FIT, KERNELS, THREADS, K, features, gmkcf, raised, refused
+from helpers.certificates import make_certificates
+from helpers.insights import make_result
+from helpers.refusals import FIT, KERNELS, THREADS, K, features, gmkcf, raised, refused
+from msgspec.structs import replace
 
 from gmkcf_dask import GMKCF, Precomputed
-from gmkcf_dask.benchmark.runs import Benchmark
-from gmkcf_dask.cluster import Access, local_cluster, of_client, open_cluster
-from gmkcf_dask.errors import ClusterError, GmkcfError, InputError, StoreError
-from gmkcf_dask.files import npz_bytes
-from gmkcf_dask.kernels.store import KernelStore
-from gmkcf_dask.plan import GIB
-from gmkcf_dask.redact import redacted, redacted_tree
-from gmkcf_dask.results.run import remove_run, write_run
-from gmkcf_dask.security import Certificates, certificates, is_loopback, remove_tree
+from gmkcf_dask.cluster.config import ClusterConfig
+from gmkcf_dask.cluster.launch import start
+from gmkcf_dask.cluster.resources import Access, local_cluster, of_client
+from gmkcf_dask.cluster.tls import Certificates, certificates, is_loopback
+from gmkcf_dask.errors import (
+    ClusterError,
+    GmkcfError,
+    InputError,
+    StoreError,
+    redacted,
+    redacted_tree,
+)
+from gmkcf_dask.pipeline.benchmark.runs import Benchmark
+from gmkcf_dask.results.run_folder import read_result, remove_run, write_run
+from gmkcf_dask.store.files import npz_bytes, remove_tree
+from gmkcf_dask.store.kernel_store import KernelStore
+from gmkcf_dask.system.units import GIB
+
+LOCAL = ClusterConfig("local", workers=1, memory=GIB)
 
 # --- addresses --------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr("gmkcf_dask.cluster.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("gmkcf_dask.cluster.resources.CONNECT_SECONDS", 0.5)
 
 
 @pytest.fixture
@@ -46,8 +58,9 @@ def no_network(monkeypatch):
     monkeypatch.setattr(distributed, "Client", lambda *_, **__: pytest.fail("connected"))
 
 
-def opened(address: str, **access: object) -> None:
-    with open_cluster(address, 10, access=Access(**access)):
+def opened(where: str, **access: object) -> None:
+    place = {} if where in ("threads", "local") else {"address": where}
+    with start(ClusterConfig("address" if place else where, **place, **access), 10):
         pass
 
 
@@ -166,7 +179,7 @@ def test_certificates_may_come_from_dasks_configuration(tls_cluster, ours):
     files = {"ca-file": ours.ca, "client.cert": ours.cert, "client.key": ours.key}
     with (
         dask.config.set({f"{tls}.{name}": str(path) for name, path in files.items()}),
-        open_cluster(tls_cluster.scheduler.address, 10) as resources,
+        start(ClusterConfig("address", address=tls_cluster.scheduler.address), 10) as resources,
     ):
         assert resources.n_workers == 1
 
@@ -278,12 +291,12 @@ def test_there_is_no_dashboard(one_worker):
 
 def test_a_dashboard_is_for_local_clusters_and_needs_bokeh(monkeypatch):
     assert "local" in raised(lambda: opened("threads", dashboard=True), InputError)
-    monkeypatch.setattr("gmkcf_dask.cluster.find_spec", lambda _: None)
+    monkeypatch.setattr("gmkcf_dask.cluster.launch.find_spec", lambda _: None)
     assert "bokeh" in raised(lambda: opened("local", dashboard=True), InputError)
 
 
 def test_a_dashboard_that_was_asked_for_is_on_loopback(monkeypatch):
-    with open_cluster("local", 10, 1, GIB, access=Access(dashboard=True)) as resources:
+    with start(replace(LOCAL, dashboard=True), 10) as resources:
         address = resources.dashboard
         assert address.startswith("http://127.0.0.1:")
         assert [host for host in listening() if not is_loopback(host)] == []
@@ -364,7 +377,7 @@ def test_files_of_a_run_that_are_links_are_replaced_themselves(treasure, tmp_pat
     run.mkdir()
     for name in ("labels.csv", "result.json", "factors.npz"):
         (run / name).symlink_to(treasure / name)
-    write_run(run, ("a",), np.array([0]), {"w": np.ones(1)}, {"store": "s"})
+    write_run(run, ("a",), np.array([0]), {"w": np.ones(1)}, make_result())
     assert not any(path.is_symlink() for path in run.iterdir())
     (run / "labels.csv").unlink()
     (run / "labels.csv").symlink_to(treasure / "labels.csv")
@@ -388,7 +401,8 @@ def test_a_store_is_never_made_through_a_link(what, treasure, tmp_path):
     (tmp_path / "e").mkdir()
     np.save(tmp_path / "x.npy", features())
     (tmp_path / "s.zarr").symlink_to(target[what])
-    refused("build", tmp_path / "x.npy", tmp_path / "s.zarr", *KERNELS, *THREADS)
+    code = 4 if what == "full folder" else 2  # there is a manifest.json that cannot be read
+    refused("build", tmp_path / "x.npy", tmp_path / "s.zarr", *KERNELS, *THREADS, code=code)
     assert (tmp_path / "s.zarr").is_symlink()
     assert list((tmp_path / "e").iterdir()) == []
 
@@ -462,14 +476,16 @@ def test_secrets_are_struck_out(text):
 
 
 def test_secrets_are_struck_out_of_results(tmp_path):
-    result = {"store": "s3://a:hunter2@b", "plan": {"token": "hunter2", "n": [1, "key=hunter2"]}}
+    plan = {"token": "hunter2", "n": [1, "key=hunter2"]}
+    result = make_result(store="s3://a:hunter2@b", plan=plan)
     write_run(tmp_path / "run", ("a",), np.array([0]), {}, result)
     text = (tmp_path / "run" / "result.json").read_text()
     assert "hunter2" not in text
     assert json.loads(text)["plan"]["n"][0] == 1
-    result = {"store": "/data/key=5/s.zarr", "kernel_weights": {"token": 0.25, "api_key": 0.75}}
+    weights = {"token": 0.25, "api_key": 0.75}
+    result = make_result(store="/data/key=5/s.zarr", kernel_weights=weights)
     write_run(tmp_path / "run", ("a",), np.array([0]), {}, result)
-    assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
+    assert read_result(tmp_path / "run") == result
     assert redacted_tree({"n_samples": 3, "kernels": ("a",)}) == {"n_samples": 3, "kernels": ["a"]}
 
 
@@ -487,7 +503,7 @@ def test_the_systems_own_words_are_checked_too(tmp_path, monkeypatch):
         raise OSError("cannot open s3://ann:hunter2@bucket")
 
     np.save(tmp_path / "x.npy", features())
-    monkeypatch.setattr("gmkcf_dask.workflow.request_plan", fail)
+    monkeypatch.setattr("gmkcf_dask.pipeline.run.request_plan", fail)
     found = gmkcf("plan", tmp_path / "x.npy", "-k", K, *THREADS)
     assert "hunter2" not in found.output
     assert "s3://***@bucket" in found.output
@@ -513,13 +529,13 @@ def test_settings_that_demand_encryption(ours, tmp_path):
     with (
         dask.config.set(demanded),
         pytest.raises(InputError, match=r"demand encryption .* give its tls:// address"),
-        open_cluster("tcp://127.0.0.1:1", 10),
+        start(ClusterConfig("address", address="tcp://127.0.0.1:1"), 10),
     ):
         pass
     with (
         dask.config.set(demanded),
         pytest.raises(InputError, match="a local cluster, by Dask's settings, needs certificates"),
-        open_cluster("local", 10, 1, GIB),
+        start(LOCAL, 10),
     ):
         pass
     names = [f"distributed.comm.tls.{who}" for who in ("scheduler", "worker", "client")]
@@ -528,13 +544,13 @@ def test_settings_that_demand_encryption(ours, tmp_path):
     tls |= {f"{name}.key": str(ours.key) for name in names}
     with (
         dask.config.set({**demanded, **tls}),
-        open_cluster("local", 10, 1, GIB) as resources,
+        start(LOCAL, 10) as resources,
     ):
         assert resources.runner.client.scheduler.address.startswith("tls://127.0.0.1:")
     missing = tls | {"distributed.comm.tls.ca-file": str(tmp_path / "none.pem")}
     with (
         dask.config.set({**demanded, **missing}),
         pytest.raises(InputError, match=r"such as \S+none\.pem, cannot be used"),
-        open_cluster("local", 10, 1, GIB),
+        start(LOCAL, 10),
     ):
         pass

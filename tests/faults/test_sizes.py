@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from entries import ESTIMATORS, clustered_everywhere, on_kernels, refused_everywhere
+from helpers.entries import ESTIMATORS, clustered_everywhere, on_kernels, refused_everywhere
+from helpers.refusals import N, features
 from numpy.testing import assert_allclose
-from test_bad_input import N, features
 
 pytestmark = [
     pytest.mark.usefixtures("calm"),
@@ -14,7 +14,7 @@ pytestmark = [
 
 def test_more_clusters_than_samples(tmp_path):
     """A store may be built of any number of samples; clustering them is refused."""
-    from test_bad_input import FIT, raised, refused
+    from helpers.refusals import FIT, raised, refused
 
     np.save(tmp_path / "x.npy", features(4))
     sentence = refused("run", tmp_path / "x.npy", *FIT, "-k", 5, "--out", tmp_path / "run")

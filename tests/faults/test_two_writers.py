@@ -9,32 +9,43 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import asdict, replace
+from contextlib import suppress
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from damage import HERE, ROOT, content, flip, request, same_store, start_build, store_at, tile_files
-from faulty import run, serial_of, small_store, start, wait_until
-from problems import fit_gmkcf
+from helpers.damage import (
+    HERE,
+    ROOT,
+    content,
+    flip,
+    request,
+    same_store,
+    start_build,
+    store_at,
+    tile_files,
+)
+from helpers.faulty import run, serial_of, small_store, start, wait_until
+from helpers.problems import fit_gmkcf
+from msgspec import structs
 
 from gmkcf_dask.cli import main
-from gmkcf_dask.cluster import threads
-from gmkcf_dask.engine.tiled import TiledKernels
-from gmkcf_dask.errors import StoreBusyError, StoreError, StoreGoneError
+from gmkcf_dask.cluster.resources import threads
+from gmkcf_dask.compute.tiled import TiledKernels
+from gmkcf_dask.errors import StoreBusyError, StoreError, StoreGoneError, StoreWarning
 from gmkcf_dask.events import IterationDone
-from gmkcf_dask.kernels import build as build_module
-from gmkcf_dask.kernels import lease as lease_module
-from gmkcf_dask.kernels import repair as repair_module
-from gmkcf_dask.kernels.build import build_store
-from gmkcf_dask.kernels.check import find_damage
-from gmkcf_dask.kernels.lease import Lease, confirm, holder, lease_path, owning, writing
-from gmkcf_dask.kernels.repair import repair_store
-from gmkcf_dask.kernels.store import KernelStore
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import Gmkcf
+from gmkcf_dask.pipeline.run import FitOptions, fit_into
 from gmkcf_dask.results.checkpoints import read_checkpoint
-from gmkcf_dask.workflow import fit_into
+from gmkcf_dask.store import build as build_module
+from gmkcf_dask.store import lock as lock_module
+from gmkcf_dask.store import repair as repair_module
+from gmkcf_dask.store.build import build_store
+from gmkcf_dask.store.kernel_store import KernelStore
+from gmkcf_dask.store.lock import LockInfo, confirm, holder, lock_path, writing
+from gmkcf_dask.store.repair import repair_store
+from gmkcf_dask.store.verify import find_damage
 
 pytestmark = pytest.mark.usefixtures("calm")
 
@@ -43,15 +54,17 @@ def gmkcf(*arguments):
     return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
-def dead_lease(**changes):
+def dead_lock(**changes):
     """Of a process of this machine that has ended."""
     ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"],
                            capture_output=True, check=True, text=True)  # fmt: skip
-    return replace(Lease.mine(), **{"pid": int(ended.stdout), "run": "0" * 32, **changes})
+    return structs.replace(
+        LockInfo.mine(), **{"pid": int(ended.stdout), "run": "0" * 32, **changes}
+    )
 
 
 def leave(path, lease):
-    lease_path(path).write_text(json.dumps(asdict(lease)))
+    lock_path(path).write_text(lease.encode().decode())
 
 
 def test_a_second_build_is_told_who_holds_the_store(tmp_path):
@@ -78,7 +91,7 @@ def test_a_second_build_is_told_who_holds_the_store(tmp_path):
         go_on.set()
         first.join()
     assert results[0].manifest.complete
-    assert not lease_path(path).exists()
+    assert not lock_path(path).exists()
     store_at(tmp_path / "clean.zarr")
     assert same_store(path, tmp_path / "clean.zarr")
 
@@ -125,8 +138,10 @@ def test_readers_do_not_look_at_the_lease(tmp_path):
             repair_store(path, HERE)
 
 
+@pytest.mark.parametrize("seen", [True, False])
 @pytest.mark.parametrize("command", ["build", "repair", "run"])
-def test_the_lease_of_a_killed_writer_is_taken_over_by_force_only(tmp_path, command):
+def test_the_lease_of_a_killed_writer_is_taken_over(tmp_path, command, seen):
+    """With a note where its end is proved; by force where its machine cannot be seen from here."""
     path = tmp_path / "s.zarr"
     made = store_at(path)
     np.save(tmp_path / "x.npy", made.features().rows(slice(0, 60)).toarray())
@@ -139,22 +154,121 @@ def test_the_lease_of_a_killed_writer_is_taken_over_by_force_only(tmp_path, comm
         "repair": ("repair", path, "--cluster", "threads"),
     }  # fmt: skip
     target = path if command == "repair" else tmp_path / "new.zarr"
-    leave(target, dead_lease())
-    said = gmkcf(*commands[command])
-    assert said.exit_code == 6
-    assert "which is gone" in said.stderr
-    assert "--force" in said.stderr
-    taken = gmkcf(*commands[command], "--force")
+    leave(target, dead_lock() if seen else dead_lock(host="other", machine="other"))
+    os.utime(lock_path(target), (1, 1))
+    if not seen:
+        said = gmkcf(*commands[command])
+        assert said.exit_code == 6
+        assert "which is gone" in said.stderr
+        assert "--force" in said.stderr
+    taken = gmkcf(*commands[command], *([] if seen else ["--force"]))
     assert taken.exit_code == 0, taken.output
-    assert not lease_path(target).exists()
+    assert ("taken over from process" in taken.stderr) == seen
+    assert not lock_path(target).exists()
+
+
+@pytest.mark.parametrize("where", ["boot", "container", "host"])
+def test_a_process_that_cannot_be_looked_for_is_not_taken_for_dead(tmp_path, where):
+    """Same number, but of another boot, PID namespace or host: nothing is proved."""
+    path, lease = tmp_path / "s.zarr", dead_lock()
+    host, boot, space = lease.machine.rsplit(" ", 2)
+    other = {"boot": f"{host} 0 {space}", "container": f"{host} {boot} pid:[1]",
+             "host": f"other {boot} {space}"}  # fmt: skip
+    leave(path, structs.replace(lease, machine=other[where]))
+    for force in (False, True):
+        with pytest.raises(StoreBusyError, match="is being written"), writing(path, force=force):
+            pass
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_of_many_that_take_over_one_wins(tmp_path, monkeypatch, locks):
+    """Under a lock on the lease file, or by a claim on file systems without locks."""
+    if not locks:
+        monkeypatch.setattr(lock_module, "_take_over_locked", lambda path, content: None)
+    path = lock_path(tmp_path / "s.zarr")
+    for _ in range(20):
+        leave(tmp_path / "s.zarr", dead_lock_again())
+        leases = [LockInfo.mine() for _ in range(8)]
+        together, won = threading.Barrier(8), []
+
+        def take(lease, together=together, won=won):
+            together.wait()
+            with suppress(StoreBusyError):
+                lock_module._acquire(path, lease, tmp_path / "s.zarr", force=False)
+                won.append(lease)
+
+        threads = [threading.Thread(target=take, args=(lease,)) for lease in leases]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert won == [LockInfo.read(path)]
+        path.unlink()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_claim_whose_owner_was_killed_is_succeeded(tmp_path, monkeypatch):
+    """Without locks: the first successor claims the lease and is killed before it replaces it."""
+    monkeypatch.setattr(lock_module, "_take_over_locked", lambda path, content: None)
+    path = lock_path(tmp_path / "s.zarr")
+    killed = structs.replace(dead_lock_again(), run="1" * 32)
+    leave(tmp_path / "s.zarr", dead_lock_again())
+    with monkeypatch.context() as patch:
+        patch.setattr(lock_module, "put_atomic", raise_keyboard_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            lock_module._take_over_claimed(path, killed.encode())
+    assert LockInfo.read(path) == dead_lock_again()
+    taken_over = pytest.warns(StoreWarning, match="taken over from process")
+    with taken_over, writing(tmp_path / "s.zarr") as mine:
+        assert LockInfo.read(path) == mine
+    assert list(tmp_path.iterdir()) == []
+
+
+def raise_keyboard_interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def dead_lock_again(once=[]):  # starting a process takes time: one is enough  # noqa: B006
+    if not once:
+        once.append(dead_lock())
+    return once[0]
+
+
+def test_of_two_processes_that_take_over_one_wins(tmp_path):
+    script = (
+        "import sys, time; from pathlib import Path\n"
+        "from gmkcf_dask.errors import StoreBusyError\n"
+        "from gmkcf_dask.store.lock import writing\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "try:\n  with writing(Path(sys.argv[1])):\n"
+        "    print('in', flush=True); sys.stdin.readline()\n"
+        "except StoreBusyError:\n  print('busy', flush=True)"
+    )
+    leave(tmp_path / "s.zarr", dead_lock())
+    both = [
+        subprocess.Popen([sys.executable, "-c", script, tmp_path / "s.zarr"], text=True,
+                         env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE,
+                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        for _ in range(2)
+    ]  # fmt: skip
+    for process in both:
+        assert process.stdout.readline() == "ready\n"
+    for process in both:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    said = [process.stdout.readline() for process in both]
+    for process in both:
+        process.communicate("\n")
+    assert sorted(said) == ["busy\n", "in\n"]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("quiet", "gone"), [(60.0, False), (3600.0, True)])
 def test_a_writer_elsewhere_counts_as_gone_when_it_was_quiet_for_long(tmp_path, quiet, gone):
     path = tmp_path / "s.zarr"
-    leave(path, dead_lease(host="other", machine="other"))
+    leave(path, dead_lock(host="other", machine="other"))
     then = time.time() - quiet
-    os.utime(lease_path(path), (then, then))
+    os.utime(lock_path(path), (then, then))
     assert holder(path).endswith("which is gone") == gone
     if gone:
         with writing(path, force=True):
@@ -166,21 +280,21 @@ def test_a_writer_elsewhere_counts_as_gone_when_it_was_quiet_for_long(tmp_path, 
 
 def test_a_number_that_is_used_again_is_another_process(tmp_path):
     path = tmp_path / "s.zarr"
-    leave(path, replace(Lease.mine(), started=1.0, ticks=1))
-    with writing(path, force=True):
+    leave(path, structs.replace(LockInfo.mine(), started=1.0, ticks=1))
+    with pytest.warns(StoreWarning, match="taken over from process"), writing(path):
         pass
 
 
 @pytest.mark.parametrize("old", [False, True])
 def test_a_clock_that_is_set_does_not_end_a_writer(tmp_path, monkeypatch, old):
     """What psutil says of the start of a process moves with the clock; old leases know no ticks."""
-    path, mine = tmp_path / "s.zarr", Lease.mine()
-    fields = asdict(replace(mine, started=mine.started - 30.0))
+    path, mine = tmp_path / "s.zarr", LockInfo.mine()
+    fields = structs.asdict(structs.replace(mine, started=mine.started - 30.0))
     if old:
         del fields["ticks"]
     elif mine.ticks is None:
         pytest.skip("this system does not tell")
-    lease_path(path).write_text(json.dumps(fields))
+    lock_path(path).write_text(json.dumps(fields))
     assert not holder(path).endswith("which is gone")
     with pytest.raises(StoreBusyError, match="is being written"), writing(path, force=True):
         pass
@@ -214,10 +328,10 @@ def test_tiles_of_another_store_are_no_bad_tiles(tmp_path):
 @pytest.mark.parametrize("torn", ["", "{", "[]", '{"pid": 1}'])
 def test_half_a_lease_is_one_of_an_unknown_process(tmp_path, torn):
     path = tmp_path / "s.zarr"
-    lease_path(path).write_text(torn)
+    lock_path(path).write_text(torn)
     with pytest.raises(StoreBusyError, match="an unknown process"), writing(path, force=True):
         pass
-    os.utime(lease_path(path), (1, 1))
+    os.utime(lock_path(path), (1, 1))
     with pytest.raises(StoreBusyError, match="--force"), writing(path):
         pass
     with writing(path, force=True):
@@ -227,10 +341,10 @@ def test_half_a_lease_is_one_of_an_unknown_process(tmp_path, torn):
 def test_a_writer_whose_lease_was_taken_stops(tmp_path):
     path = tmp_path / "s.zarr"
     with writing(path) as mine:
-        leave(path, dead_lease())
+        leave(path, dead_lock())
         with pytest.raises(StoreBusyError, match="was taken over"):
             confirm(path, mine)
-    assert Lease.read(lease_path(path)).run == "0" * 32  # not ours to remove
+    assert LockInfo.read(lock_path(path)).run == "0" * 32  # not ours to remove
 
 
 def test_a_build_whose_lease_was_taken_while_it_looked_writes_nothing(tmp_path, monkeypatch):
@@ -238,7 +352,7 @@ def test_a_build_whose_lease_was_taken_while_it_looked_writes_nothing(tmp_path, 
 
     def slow(*args):
         found = resolve(*args)
-        leave(path, dead_lease())
+        leave(path, dead_lock())
         before.update(content(path))
         return found
 
@@ -254,42 +368,42 @@ def test_a_run_whose_folder_was_taken_over_writes_nothing_more(tmp_path):
 
     def taken(event):
         if isinstance(event, IterationDone) and event.iteration == 4:
-            leave(out, dead_lease())
+            leave(out, dead_lock())
 
-    with pytest.raises(StoreBusyError, match="was taken over"), owning(out) as still_ours:
-        fit_into(out, store, method, resources, seed=0, listen=taken, checkpoint_every=1,
-                 still_ours=still_ours)  # fmt: skip
+    options = FitOptions(out, method, checkpoint_every=1)
+    with pytest.raises(StoreBusyError, match="was taken over"):
+        fit_into(options, store, resources, listen=taken)
     assert read_checkpoint(out / "checkpoint").serial == 3
     assert not (out / "result.json").exists()
-    assert Lease.read(lease_path(out)).run == "0" * 32
+    assert LockInfo.read(lock_path(out)).run == "0" * 32
 
 
 def test_the_lease_of_a_successor_is_not_renewed(tmp_path, monkeypatch):
-    monkeypatch.setattr(lease_module, "RENEWED_EVERY", 0.02)
+    monkeypatch.setattr(lock_module, "RENEWED_EVERY", 0.02)
     path = tmp_path / "s.zarr"
     with writing(path):
-        leave(path, dead_lease())
-        os.utime(lease_path(path), (1, 1))
+        leave(path, dead_lock())
+        os.utime(lock_path(path), (1, 1))
         time.sleep(0.3)
-        assert lease_path(path).stat().st_mtime == 1
+        assert lock_path(path).stat().st_mtime == 1
 
 
 def test_a_lease_is_renewed(tmp_path, monkeypatch):
-    monkeypatch.setattr(lease_module, "RENEWED_EVERY", 0.02)
+    monkeypatch.setattr(lock_module, "RENEWED_EVERY", 0.02)
     path = tmp_path / "s.zarr"
     with writing(path):
-        os.utime(lease_path(path), (1, 1))
+        os.utime(lock_path(path), (1, 1))
         for _ in range(200):
-            if lease_path(path).stat().st_mtime > 1:
+            if lock_path(path).stat().st_mtime > 1:
                 break
             time.sleep(0.02)
-        assert lease_path(path).stat().st_mtime > 1
+        assert lock_path(path).stat().st_mtime > 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_lease_is_given_back_on_signals(tmp_path, number):
     script = (
-        "import sys, time; from pathlib import Path; from gmkcf_dask.kernels.lease import writing\n"
+        "import sys, time; from pathlib import Path; from gmkcf_dask.store.lock import writing\n"
         "with writing(Path(sys.argv[1])):\n  print('in', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen(
@@ -299,11 +413,11 @@ def test_the_lease_is_given_back_on_signals(tmp_path, number):
         stderr=subprocess.DEVNULL,
     )
     assert process.stdout.readline() == b"in\n"
-    assert lease_path(tmp_path / "s.zarr").exists()
+    assert lock_path(tmp_path / "s.zarr").exists()
     process.send_signal(number)
     assert process.wait(30) != 0
     process.stdout.close()
-    assert not lease_path(tmp_path / "s.zarr").exists()
+    assert not lock_path(tmp_path / "s.zarr").exists()
 
 
 # what killed writers leave
@@ -389,6 +503,7 @@ def test_damage_by_hand_while_building_is_noticed_before_complete(tmp_path):
 # two runs into one folder
 
 
+@pytest.mark.slow
 def test_of_two_fits_into_one_folder_the_second_is_told(tmp_path):
     store, out = tmp_path / "s.zarr", tmp_path / "out"
     small_store(store)

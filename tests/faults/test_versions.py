@@ -5,22 +5,24 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from faulty import FIT, environment, run, separate_cluster, small_store
+from helpers.faulty import FIT, environment, run, separate_cluster, small_store
 
-from gmkcf_dask import versions
-from gmkcf_dask.cluster import of_client
+from gmkcf_dask.cluster.resources import of_client
+from gmkcf_dask.compute import worker_checks
+from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.errors import ClusterError, ClusterWarning, UnfitWorker
-from gmkcf_dask.graph import Runner
 
 
 def test_the_same_everywhere(one_worker):
     of_client(one_worker)
 
 
-@pytest.mark.parametrize("package", versions.PACKAGES)
+@pytest.mark.parametrize("package", worker_checks.PACKAGES)
 def test_a_mismatch_is_refused(one_worker, monkeypatch, package):
-    real = versions.version
-    monkeypatch.setattr(versions, "version", lambda name: "0.0" if name == package else real(name))
+    real = worker_checks.version
+    monkeypatch.setattr(
+        worker_checks, "version", lambda name: "0.0" if name == package else real(name)
+    )
     with pytest.raises(ClusterError) as raised:
         of_client(one_worker)
     sentence = str(raised.value)
@@ -41,7 +43,7 @@ def test_a_worker_with_another_version_installed(tmp_path):
     with separate_cluster(tmp_path / "cluster", last_worker={"PYTHONPATH": path}) as (address, *_):
         code, said = run(*fit, "--cluster", address)
     assert code == 2
-    here = re.escape(versions.version("gmkcf-dask"))
+    here = re.escape(worker_checks.version("gmkcf-dask"))
     named = rf"\(gmkcf-dask 0\.0\.7 on worker tcp://127\.0\.0\.1:\d+, {here} here\)"
     assert re.search(named, said), said
     assert len(said.splitlines()) == 1
@@ -50,8 +52,8 @@ def test_a_worker_with_another_version_installed(tmp_path):
 
 def test_a_driver_that_compares_more_packages_is_told_too():
     """A worker's own list may be shorter: it came with another version of this package."""
-    driver = (*versions.installed_versions().items(), ("another", "1.0"))
-    assert versions._other_versions(driver) == ("another unknown, not 1.0",)
+    driver = (*worker_checks.installed_versions().items(), ("another", "1.0"))
+    assert worker_checks._other_versions(driver) == ("another unknown, not 1.0",)
 
 
 def test_a_scheduler_that_is_silent_for_a_moment_ends_no_run(monkeypatch):
@@ -59,23 +61,23 @@ def test_a_scheduler_that_is_silent_for_a_moment_ends_no_run(monkeypatch):
     unfit.worker = "a"
     runner = Runner()
     with pytest.raises(UnfitWorker):  # nobody else is there
-        runner.leave_out(unfit)
+        runner.exclude(unfit)
     monkeypatch.setattr(Runner, "_workers", lambda self: None)
     with pytest.warns(ClusterWarning, match="gets no work"):
-        runner.leave_out(unfit)
-    assert runner.left_out == {"a"}
+        runner.exclude(unfit)
+    assert runner.excluded == {"a"}
 
 
 def test_a_worker_that_is_silent_is_not_called_another_version(monkeypatch):
-    here = versions.installed_versions()
+    here = worker_checks.installed_versions()
     answers = {"a": here, "b": TimeoutError("no answer within 60 s")}
     client = SimpleNamespace(run_on_scheduler=lambda function: function())
-    monkeypatch.setattr(versions, "ask_workers", lambda *_: answers)
+    monkeypatch.setattr(worker_checks, "ask_workers", lambda *_: answers)
     with pytest.raises(ClusterError, match=r"^worker b does not answer \(no answer within 60 s\)"):
-        versions.refuse_other_versions(client)
+        worker_checks.refuse_other_versions(client)
     answers["b"] = OSError("gone")
     with pytest.raises(ConnectionError, match="worker b does not answer"):
-        versions.refuse_other_versions(client)
+        worker_checks.refuse_other_versions(client)
 
 
 def test_a_client_that_has_given_up_knows_of_no_workers(two_workers):

@@ -4,9 +4,9 @@ import warnings
 
 import numpy as np
 import pytest
-from entries import KERNELS
+from helpers.entries import KERNELS
+from helpers.refusals import N, features, kernel
 from numpy.testing import assert_allclose, assert_array_equal
-from test_bad_input import N, features, kernel
 
 from gmkcf_dask import GMKCF, RobustMultipleKernelKMeans
 from gmkcf_dask.errors import NumericsWarning

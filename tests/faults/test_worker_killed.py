@@ -9,18 +9,22 @@ import warnings
 import numpy as np
 import psutil
 import pytest
-from faulty import small_store
+from helpers.faulty import small_store
+from helpers.marks import mostly_slow
 
-from gmkcf_dask.cluster import local_cluster, of_client, open_cluster
+from gmkcf_dask.cluster.config import ClusterConfig
+from gmkcf_dask.cluster.launch import start
+from gmkcf_dask.cluster.resources import local_cluster, of_client
+from gmkcf_dask.compute.runner import Runner
+from gmkcf_dask.compute.tiled import TiledKernels
 from gmkcf_dask.corpus.model import Corpus
-from gmkcf_dask.engine.tiled import TiledKernels
 from gmkcf_dask.errors import ClusterError
 from gmkcf_dask.events import IterationDone
-from gmkcf_dask.graph import Runner
-from gmkcf_dask.kernels.build import KernelRequest, build_store
 from gmkcf_dask.kernels.specs import resolve_kernels
 from gmkcf_dask.methods.gmkcf import Gmkcf
-from gmkcf_dask.plan import GIB
+from gmkcf_dask.store.build import build_store
+from gmkcf_dask.store.request import KernelRequest
+from gmkcf_dask.system.units import GIB
 
 pytestmark = pytest.mark.usefixtures("calm")
 
@@ -56,7 +60,7 @@ def kill_one(client, seconds=0.0):
     return thread
 
 
-@pytest.mark.parametrize("residency", ["memory", "scratch"])
+@mostly_slow("residency", ["memory", "scratch"])
 def test_fit(tmp_path, workers, residency):
     store = small_store(tmp_path / "s.zarr", block=12)
     method = Gmkcf(3, tol=0.0, max_iter=5)
@@ -79,6 +83,7 @@ def test_fit(tmp_path, workers, residency):
     np.testing.assert_array_equal(found.V, expected.V)
 
 
+@pytest.mark.cluster
 def test_build(tmp_path, workers, rng):
     X = rng.random((200, 20))
     corpus = Corpus(X, tuple(map(str, range(200))))
@@ -127,7 +132,8 @@ def test_a_kept_result_that_failed_is_made_again(tmp_path, workers, monkeypatch)
     kernel.release()
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.8])
+@mostly_slow("seconds", [0.0, 0.8])
+@pytest.mark.slow
 def test_while_the_cluster_starts(seconds):
     """As soon as there is a worker process, and a moment later: others take its place."""
     here, known = psutil.Process(), {child.pid for child in psutil.Process().children()}
@@ -146,7 +152,7 @@ def test_while_the_cluster_starts(seconds):
 
     thread = threading.Thread(target=kill_first)
     thread.start()
-    with open_cluster("local", 10, 2, GIB) as resources:
+    with start(ClusterConfig("local", workers=2, memory=GIB), 10) as resources:
         thread.join()
         assert killed
         client = resources.runner.client
@@ -163,7 +169,7 @@ def test_workers_that_cannot_be_started(monkeypatch):
         raise RuntimeError("Nanny failed to start.")
 
     monkeypatch.setattr("distributed.LocalCluster", fail)
-    monkeypatch.setattr("gmkcf_dask.cluster.time.sleep", lambda _: None)
+    monkeypatch.setattr("gmkcf_dask.cluster.resources.time.sleep", lambda _: None)
     with (
         pytest.raises(ClusterError, match="worker processes cannot be started: Nanny failed"),
         local_cluster(1, GIB),

@@ -1,0 +1,110 @@
+"""Progress of a command: the display on a terminal, JSON lines and the log.
+
+with show_progress("reading", "predict") as listen:   # all stages to come, in order
+    work(listen)
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from gmkcf_dask.cli.output import Output, current_output
+from gmkcf_dask.events import Event, IterationDone, Listener, StageProgress, stage_label
+from gmkcf_dask.events.stages import Stage, StageTracker, format_count
+
+_LOG_INTERVAL = 10.0
+
+
+class Listeners:
+    """A listener that calls several; `close` ends the stage that they show."""
+
+    def __init__(self, listeners: Sequence[Any]) -> None:
+        self._listeners = listeners
+
+    def __call__(self, event: Event) -> None:
+        for listener in self._listeners:
+            listener(event)
+
+    def close(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+
+
+class _StageLog:
+    """A listener that logs stages, iterations and, every ten seconds, counts."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self._log = log
+        self._tracker = StageTracker()
+        self._logged = -math.inf
+
+    def __call__(self, event: Event) -> None:
+        now = time.monotonic()
+        stage, finished, started = self._tracker.update(event, now)
+        label = stage_label(stage.name)
+        self._log_summary(finished)
+        if started:
+            self._log(f"{label}: begins")
+            self._logged = now
+        if isinstance(event, IterationDone):
+            weights = " ".join(f"{weight:.4f}" for weight in event.weights)
+            run = f"run {event.restart + 1}/{event.n_restarts}, " if event.n_restarts > 1 else ""
+            self._log(
+                f"{label}: {run}iteration {event.iteration}, objective {event.objective:.8g}, "
+                f"change {event.change:.2e}, weights {weights}"
+            )
+        elif now - self._logged >= _LOG_INTERVAL:
+            self._logged = now
+            self._log(f"{label}: {format_count(event)}")
+
+    def close(self) -> None:
+        self._log_summary(self._tracker.finish())
+
+    def _log_summary(self, stage: Stage | None) -> None:
+        if stage is not None:
+            self._log(f"{stage_label(stage.name)}: {stage.summary()}")
+
+
+@contextmanager
+def show_progress(*stages: str) -> Iterator[Listeners]:
+    """Show progress as the options want it.
+
+    Parameters
+    ----------
+    *stages : str
+        All stages of the command, in order; those of the first call count.
+    """
+    output = current_output()
+    output.stages = output.stages or stages
+    output.display = _display(output)
+    shown = [output.json_lines()] if output.json else []
+    shown += [] if output.display is None else [output.display]
+    listeners = Listeners([*shown, _StageLog(output.log)])
+    try:
+        yield listeners
+    finally:
+        listeners.close()
+        output.display = None
+
+
+def _display(output: Output) -> Any:
+    """The display, if standard error is a terminal; importing rich takes time."""
+    if output.quiet or output.json or not sys.stderr.isatty():
+        return None
+    from gmkcf_dask.events.progress import Progress
+
+    return Progress(stages=output.stages)
+
+
+def read_input(read: Callable[[Listener], Any], *stages: str) -> Any:
+    """Read the input as the first of the stages and report the number of its samples."""
+    with show_progress(*stages) as listen:
+        listen(StageProgress("reading", 0, -1, unit="samples"))
+        data = read(listen)
+        listen(StageProgress("reading", data.n_samples, data.n_samples, unit="samples"))
+    return data

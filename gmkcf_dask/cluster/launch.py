@@ -1,0 +1,250 @@
+"""Describe and start the cluster of a `ClusterConfig`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import dask
+import msgspec
+
+from gmkcf_dask.cluster import jobqueue, mpi, ssh
+from gmkcf_dask.cluster.config import ClusterConfig
+from gmkcf_dask.cluster.process_settings import (
+    WAIT_SECONDS,
+    directory_here,
+    is_loopback_interface,
+    prepare,
+)
+from gmkcf_dask.cluster.resources import (
+    Access,
+    LocalWorkers,
+    Resources,
+    Waiting,
+    connect,
+    dashboard_of,
+    local_cluster,
+    local_resources,
+    of_client,
+    threads,
+    wait_for_workers,
+)
+from gmkcf_dask.cluster.tls import default_scheme, is_encrypted, is_loopback
+from gmkcf_dask.compute import STALL_SECONDS
+from gmkcf_dask.compute.plan import refuse_small_workers
+from gmkcf_dask.compute.runner import Runner
+from gmkcf_dask.errors import ClusterError, InputError, redacted
+
+LOCAL_CLUSTER_FROM = 5_000
+"""Samples from which worker processes pay for their start."""
+_LARGEST_SCHEDULER_FILE = 1 << 20
+
+
+def describe(config: ClusterConfig, n_samples: int) -> Resources | None:
+    """Resources that a cluster would have; starts nothing.
+
+    Parameters
+    ----------
+    config : ClusterConfig
+        Without a kind, it is `local` from 5,000 samples on, else `threads`.
+    n_samples : int
+
+    Returns
+    -------
+    Resources or None
+        None where only the running cluster knows: a scheduler elsewhere, MPI, or hosts without a
+        memory limit in the file.
+    """
+    config = _with_kind(config, n_samples)
+    with dask.config.set(config.settings):
+        return _described(config)
+
+
+@contextmanager
+def start(config: ClusterConfig, n_samples: int, *, unchecked: bool = False) -> Iterator[Resources]:
+    """Start a cluster, or connect to one; it ends with the context.
+
+    Parameters
+    ----------
+    config, n_samples
+        As for `describe`.
+    unchecked : bool
+        Accept workers of any version.
+    """
+    config = _with_kind(config, n_samples)
+    with ExitStack() as stack:
+        stack.enter_context(dask.config.set(config.settings))
+        described = _described(config)
+        if described is not None and described.in_this_process:
+            yield described
+            return
+        if described is not None:
+            refuse_small_workers(described.memory_per_worker)
+        client = stack.enter_context(_client(config, described))
+        wait_for_workers(client, *_waiting(config))
+        stall_timeout = config.stall_timeout or STALL_SECONDS
+        resources = of_client(client, stall_timeout, unchecked=unchecked)
+        if config.dashboard:
+            resources = replace(resources, dashboard=dashboard_of(client))
+        yield resources
+
+
+def _with_kind(config: ClusterConfig, n_samples: int) -> ClusterConfig:
+    """The configuration with the default kind filled in."""
+    if config.kind:
+        return config
+    return msgspec.structs.replace(
+        config, kind="local" if n_samples >= LOCAL_CLUSTER_FROM else "threads"
+    )
+
+
+def _described(config: ClusterConfig) -> Resources | None:
+    """As `describe`, with Dask's settings in place."""
+    if config.workers is not None and config.workers < 1:
+        raise InputError(f"workers must be at least 1, not {config.workers}")
+    if config.kind == "threads":
+        _refuse_unused(config, encrypted=False)
+        return threads(config.workers, config.memory)
+    if config.kind == "local":
+        _refuse_unused(config, encrypted=True)
+        return local_resources(config.workers, config.memory, _local_workers(config))
+    if config.kind == "jobqueue":
+        _refuse_minimum(config, jobqueue.most_workers(config) if config.minimum else 0)
+        n, n_threads, memory = jobqueue.described(config)
+        return Resources(Runner(), n, n_threads, memory, f"{n} workers of {config.system}")
+    if config.kind == "ssh":
+        n = ssh.n_workers(config)
+        _refuse_minimum(config, n)
+        if config.memory is not None:
+            description = f"{n} workers on {len(config.hosts) - 1} hosts"
+            return Resources(Runner(), n, config.threads or 1, config.memory, description)
+    return None
+
+
+def _client(config: ClusterConfig, described: Resources | None) -> AbstractContextManager[Any]:
+    """The client of a cluster that is started, or connected to."""
+    if config.kind == "local":
+        assert described is not None
+        n, memory = described.n_workers, described.memory_per_worker
+        return local_cluster(n, memory, _access(config), _local_workers(config))
+    if config.kind == "ssh":
+        return _start_prepared(ssh.ssh_cluster, config, only_loopback=ssh.only_loopback(config))
+    if config.kind == "jobqueue":
+        interface, host = jobqueue.scheduler_interface(config)
+        inside = host is not None and is_loopback(host)
+        inside = inside or is_loopback_interface(interface)
+        return _start_prepared(jobqueue.jobqueue_cluster, config, only_loopback=inside)
+    if config.kind == "mpi":
+        _refuse_minimum(config, mpi.n_workers() if config.minimum else 0)
+        return mpi.mpi_cluster(config)
+    address = _address(config)
+    _refuse_unused(config, encrypted=is_encrypted(address, default_scheme()), address=address)
+    return connect(address, _access(config))
+
+
+@contextmanager
+def _start_prepared(start_cluster: Any, config: ClusterConfig, *, only_loopback: bool) -> Any:
+    process = prepare(config, only_loopback=only_loopback)
+    with dask.config.set(process.settings), start_cluster(config, process) as client:
+        yield client
+
+
+def _access(config: ClusterConfig) -> Access:
+    return Access(config.certificates, config.insecure, config.dashboard)
+
+
+def _local_workers(config: ClusterConfig) -> LocalWorkers:
+    return LocalWorkers(config.threads or 1, config.adaptive, directory_here(config))
+
+
+def _address(config: ClusterConfig) -> str:
+    """Of a scheduler elsewhere."""
+    if config.kind == "scheduler-file":
+        assert config.path is not None
+        return scheduler_address(config.path, config.wait or 0.0)
+    return config.where
+
+
+def _refuse_unused(config: ClusterConfig, *, encrypted: bool, address: str | None = None) -> None:
+    """Refuse options that would do nothing at this place."""
+    if config.dashboard and config.kind != "local":
+        raise InputError("--dashboard is for --cluster local: nothing else is started here")
+    if config.dashboard and find_spec("bokeh") is None:
+        raise InputError(
+            "the dashboard needs bokeh: pip install 'gmkcf-dask[dashboard]', or leave the option "
+            "out"
+        )
+    if config.certificates is not None and not encrypted:
+        raise InputError(
+            "certificates are for --cluster local or a tls:// address, not "
+            f"{redacted(address or config.kind)!r}: leave them out or fix the address"
+        )
+    if address is not None and (config.workers is not None or config.memory is not None):
+        raise InputError(
+            "workers and memory are for clusters started here: the scheduler at an address brings "
+            "its own"
+        )
+
+
+def _refuse_minimum(config: ClusterConfig, most: int) -> None:
+    """Refuse to wait for more workers than ever come."""
+    if config.minimum is not None and config.minimum > most:
+        raise InputError(
+            f"the cluster file wants minimum {config.minimum:,} workers before work begins, but "
+            f"never more than {most:,} come: give a smaller minimum, or more workers"
+        )
+
+
+def _waiting(config: ClusterConfig) -> tuple[Waiting, str]:
+    """How many workers to wait for, how long, and what to do if they do not come."""
+    if config.kind == "local":
+        return Waiting(), ""
+    if config.kind in ("address", "scheduler-file"):
+        seconds = config.wait or (60.0 if config.minimum else 0.0)
+        return Waiting(config.minimum or 1, seconds), "start some first"
+    if config.kind == "jobqueue":
+        least, hint = jobqueue.bounds(config).minimum if config.adaptive else 1, "the queue"
+    elif config.kind == "ssh":
+        least, hint = ssh.n_workers(config), "the hosts"
+    else:
+        least, hint = mpi.n_workers(), "the ranks"
+    waiting = Waiting(config.minimum or least, config.wait or WAIT_SECONDS)
+    return waiting, f"look at {hint}, or give a longer wait in the cluster file"
+
+
+def scheduler_address(path: Path, seconds: float = 0.0) -> str:
+    """The address that a scheduler left in a file; one that is still to come is waited for."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return _read_address(path)
+        except (ClusterError, InputError):  # not there, or still being written
+            if time.monotonic() > until:
+                raise
+        time.sleep(0.2)
+
+
+def _read_address(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_SCHEDULER_FILE + 1)
+    except OSError as error:
+        raise ClusterError(
+            f"cannot read the scheduler file {path} ({error.strerror or error}): start the "
+            "scheduler with --scheduler-file on a path that is seen from here"
+        ) from error
+    try:
+        address = json.loads(content)["address"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        address = None
+    if not isinstance(address, str):
+        raise InputError(
+            f"{path} is not the file of a Dask scheduler: it must be JSON with an address"
+        )
+    return address

@@ -1,0 +1,174 @@
+"""Products of new samples' kernel rows as a Dask graph: a task for every block of new samples.
+
+Each task goes over all training samples, a block at a time in a fixed order, and gives back a few
+numbers for each of its samples; nothing of the size of the kernels is ever kept or moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from dask.delayed import delayed
+
+from gmkcf_dask.compute.blas import on_cores, one_blas_thread
+from gmkcf_dask.compute.runner import Runner
+from gmkcf_dask.compute.tile_tasks import plain
+from gmkcf_dask.corpus.model import Matrix
+from gmkcf_dask.errors import InputError
+from gmkcf_dask.events import Listener, StageProgress, ignore
+from gmkcf_dask.kernels.cross import CrossKernels
+from gmkcf_dask.system.arrays import Floats
+from gmkcf_dask.system.units import ceil_div
+
+
+@dataclass(frozen=True)
+class CrossProducts:
+    """Results of a task for its block of new samples.
+
+    Attributes
+    ----------
+    products : ndarray, shape (len, r)
+        k_w(x, ·) B.
+    diagonal : ndarray, shape (len,), or None
+        k_w(x, x), if requested.
+    nearest : ndarray, shape (len, k), or None
+        Rows of V of the nearest training samples, if requested.
+    """
+
+    products: Floats
+    diagonal: Floats | None = None
+    nearest: Floats | None = None
+
+
+@dataclass(frozen=True)
+class TrainingFactors:
+    """Data of the training samples, sent once with a graph.
+
+    Attributes
+    ----------
+    B : ndarray, shape (n, r)
+        What rows of the kernel are multiplied by.
+    diagonal : ndarray, shape (n,), or None
+        k_w of each with itself; None where nearest samples are not requested.
+    V : ndarray, shape (n, k), or None
+        Their rows, likewise.
+    """
+
+    B: Floats
+    diagonal: Floats | None = None
+    V: Floats | None = None
+
+
+Finish = Callable[[CrossProducts], Floats]
+"""From the products of new samples to rows of results."""
+_BATCHES, _LEAST_TASKS = 32, 8
+
+
+@dataclass(frozen=True)
+class PredictBlock:
+    """What a task does with a block of new samples; see `map_new_samples`."""
+
+    training: TrainingFactors
+    cross: CrossKernels
+    finish: Finish
+    diagonal: bool
+
+    def __call__(self, new: Matrix, first: int) -> Floats | InputError:
+        try:
+            B = np.asarray(plain(self.training.B), dtype=np.float64)
+            new = np.asarray(plain(new)) if isinstance(new, np.ndarray) else new
+            products, nearest = self.cross.products(new, first, B, self.training.diagonal)
+            own = self.cross.diagonal(new, first) if self.diagonal else None
+            V = self.training.V
+            return self.finish(CrossProducts(products, own, None if V is None else V[nearest]))
+        except InputError as error:
+            # returned, not raised: the other tasks finish, and no worker logs a traceback
+            return error
+
+
+def map_new_samples(
+    new: Matrix,
+    cross: CrossKernels,
+    training: TrainingFactors,
+    finish: Finish,
+    runner: Runner | None,
+    listen: Listener = ignore,
+    *,
+    edge: int,
+    diagonal: bool = False,
+) -> Floats:
+    """What `finish` makes of new samples, in their order.
+
+    Parameters
+    ----------
+    new : ndarray or csr_array, shape (n_new, d)
+    cross : CrossKernels
+        Travels with the tasks: its training samples are in a store, or all is in this process.
+    training : TrainingFactors
+    finish : callable
+        On the workers, block by block.
+    runner : Runner or None
+        None where the training samples are in this process: then it works alone, on all its cores.
+    edge : int
+        New samples in a task.
+    diagonal : bool
+        Whether `finish` is to get k_w(x, x).
+
+    Returns
+    -------
+    ndarray, shape (n_new, width)
+    """
+    n = new.shape[0]
+    starts, work = range(0, n, edge), PredictBlock(training, cross, finish, diagonal)
+    rows: list[Floats] = []
+
+    def graph(some: range) -> Any:
+        # one value of the graph for all tasks, into which Dask does not look
+        shared = delayed(work, name=f"gmkcf-training-{uuid4().hex}", traverse=False)
+        assert runner is not None
+        task = delayed(runner.task(_run_block), pure=False, traverse=False)
+        parts = [task(_opaque(new[first : first + edge]), first, shared) for first in some]
+        return delayed(_as_list, pure=False)(*parts)
+
+    def here(first: int) -> Floats | InputError:
+        return work(new[first : first + edge], first)
+
+    def results(some: range) -> list[Floats | InputError]:
+        if runner is None:
+            with one_blas_thread():
+                return on_cores(lambda: here, some)
+        return list(runner.retry(lambda: runner.compute(graph(some))))
+
+    listen(StageProgress("predict", 0, n, unit="samples"))
+    for some in _batches(starts):
+        for result in results(some):
+            if isinstance(result, InputError):
+                raise result
+            rows.append(result)
+        done = min(n, some[-1] + edge)
+        listen(StageProgress("predict", done, n, unit="samples"))
+    return np.concatenate(rows)
+
+
+def _batches(starts: range) -> Iterator[range]:
+    """A few dozen graphs: between two of them progress shows."""
+    step = max(_LEAST_TASKS, ceil_div(len(starts), _BATCHES))
+    for first in range(0, len(starts), step):
+        yield starts[first : first + step]
+
+
+def _opaque(block: Matrix) -> Any:
+    """A block as a value of its own in the graph: Dask looks into lists, but not into this."""
+    return delayed(block, name=f"gmkcf-new-{uuid4().hex}", traverse=False)
+
+
+def _run_block(new: Matrix, first: int, work: PredictBlock) -> Floats | InputError:
+    return work(new, first)
+
+
+def _as_list(*parts: Any) -> list[Any]:
+    return list(parts)

@@ -1,0 +1,224 @@
+"""Where the kernels of an estimator come from: a store, a request, or a fit made earlier."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gmkcf_dask.compute.blas import one_blas_thread
+from gmkcf_dask.compute.dense import DenseKernels
+from gmkcf_dask.compute.operators import KernelStack
+from gmkcf_dask.compute.tile_ops import MemoryTiles
+from gmkcf_dask.corpus.documents import texts_in
+from gmkcf_dask.corpus.validate import as_features, short
+from gmkcf_dask.errors import InputError, StoreError
+from gmkcf_dask.events import Listener
+from gmkcf_dask.kernels.cross import MissingFunction, missing_function_message
+from gmkcf_dask.kernels.features import ArrayFeatures, Features, NoFeatures
+from gmkcf_dask.kernels.specs import (
+    KERNEL_SETS,
+    FunctionKernel,
+    KernelSpec,
+    Precomputed,
+    precomputed_specs,
+)
+from gmkcf_dask.kernels.tiles import CODE_SCALE, ResolvedKernel
+from gmkcf_dask.methods.base import MEAN
+from gmkcf_dask.pipeline.prediction import refuse_other_columns
+from gmkcf_dask.pipeline.run import request_identity, room_for, store_identity
+from gmkcf_dask.results.saved_model import Model
+from gmkcf_dask.results.training import Training, training_of_request, training_of_store
+from gmkcf_dask.store.build import tiles_of
+from gmkcf_dask.store.features import StoredFeatures
+from gmkcf_dask.store.kernel_store import KernelStore, is_store
+from gmkcf_dask.store.manifest import Manifest
+from gmkcf_dask.store.object_storage import is_location, location
+from gmkcf_dask.store.request import KernelRequest
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """The kernels of a fit, and where they come from.
+
+    Attributes
+    ----------
+    stack : KernelStack
+    data : KernelStore or KernelRequest
+        A request where the kernels are in memory only.
+    resolved : tuple
+        Of a store, kernels as they were requested; of a request, the resolved kernels and norms.
+    block_size : int
+        Edge of the tiles in memory.
+    """
+
+    stack: KernelStack
+    data: KernelStore | KernelRequest
+    resolved: tuple[Any, ...]
+    block_size: int = 0
+
+    def identity(self) -> dict[str, Any]:
+        """What distinguishes these kernels from others; may read all of the data."""
+        if isinstance(self.data, KernelStore):
+            return store_identity(self.data)
+        return request_identity(self.data, self.block_size)
+
+    def training(self) -> Training:
+        """The training samples, for predictions."""
+        if isinstance(self.data, KernelStore):
+            return training_of_store(self.data, self.resolved)
+        return training_of_request(self.data, *self.resolved)
+
+
+def store_at(given: str | Path) -> KernelStore:
+    """The finished store at a path; the error says where texts and files go instead."""
+    path = location(given)
+    problem = f"there is no kernel store at {short(str(given))}: check the path"
+    try:
+        if "\0" not in str(given):  # no path contains it
+            return KernelStore.open(path)
+    except StoreError as error:
+        if is_store(path):  # the store itself is damaged
+            raise
+        problem = str(error)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+    raise StoreError(f"{problem}; texts go in a list, and files through read_corpus")
+
+
+def parameters_of_store(manifest: Manifest, own: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of an estimator that match the kernels of a store.
+
+    Parameters
+    ----------
+    manifest : Manifest
+    own : mapping
+        The estimator's own parameters, functions by their names.
+    """
+    # matrices have options of their own, all others share theirs
+    shared = [kernel for kernel in manifest.kernels if kernel.name in manifest.formulas]
+    first = (shared or list(manifest.kernels))[0]
+    parameters: dict[str, Any] = {
+        "normalization": first.normalization,
+        "scaling": first.scaling,
+        "precision": manifest.precision,
+        "block_size": manifest.block_size,
+    }
+    names = own.get("kernels")
+    if manifest.n_features == 0:
+        if names is not None:
+            parameters["kernels"] = "precomputed"
+        elif own.get("kernel") == MEAN:
+            parameters["kernel"] = "precomputed"
+    elif names is not None and not _is_set(names, manifest.names):
+        parameters["kernels"] = list(manifest.names)
+    return parameters
+
+
+def _is_set(kernels: Any, names: tuple[str, ...]) -> bool:
+    """Whether the name of a set of kernels stands for just these."""
+    if not isinstance(kernels, str) or kernels not in KERNEL_SETS:
+        return False
+    return tuple(spec.name for spec in KERNEL_SETS[kernels]) == names
+
+
+def store_of_fit(model: Model, X: Any) -> KernelStore | None:
+    """The store with the kernels of a fit: its own, or the one given as X; None without one."""
+    features = model.training.features
+    if X is None and isinstance(features, StoredFeatures):
+        features.refuse_another()
+        return KernelStore.open(features.path)
+    store = KernelStore.open(X) if is_location(X) else X
+    if not isinstance(store, KernelStore):
+        return None
+    if store.names != model.clustering.kernel_names:
+        raise InputError(
+            f"{store.path} has the kernels {', '.join(store.names)}, but the model was fitted on "
+            f"{', '.join(model.clustering.kernel_names)}: give the store of the fit"
+        )
+    return store
+
+
+def kernels_of_fit(
+    model: Model, X: Any, own: Iterable[KernelSpec], listen: Listener
+) -> tuple[DenseKernels, Features | None]:
+    """The kernels of a fit in memory, from its training samples, and the features they are of.
+
+    Parameters
+    ----------
+    model : Model
+    X : optional
+        The training samples again, where the model does not have them.
+    own : iterable of KernelSpec
+        Kernels among the estimator's parameters: matrices are kept nowhere else.
+    """
+    training, names = model.training, model.clustering.kernel_names
+    features: Features
+    if training.precomputed:
+        given = _matrices(X, len(names))
+        features, matrices = NoFeatures(len(given[0].matrix)), dict(zip(names, given, strict=True))
+    else:
+        features = ArrayFeatures(_samples(training, X))
+        matrices = {spec.name: spec for spec in own if isinstance(spec, Precomputed)}
+    # in a store one kernel may stand for others: it is made once
+    stored = tuple(names.index(kernel.name) for kernel in training.kernels)
+    once = tuple(_unresolved(training.kernels[i], matrices) for i in sorted(set(stored)))
+    precision, block = model.parameters.get("precision", "float32"), model.parameters["block_size"]
+    edge = None if block == "auto" else int(block)
+    tiling = room_for(len(once), features.n_samples, edge, precision)
+    with one_blas_thread():
+        stacks = tiles_of(once, features, tiling.block, precision, listen).stacks
+    tiles = MemoryTiles(stacks, tiling, CODE_SCALE[precision], stored)
+    return DenseKernels(tiles, names), None if training.precomputed else features
+
+
+def _samples(training: Training, X: Any) -> Any:
+    """Features; texts are read with the words of the fit."""
+    if X is None:
+        if isinstance(training.features, ArrayFeatures):
+            return training.features.X
+        raise InputError(
+            training.gone
+            or "the samples this model was fitted on are not kept with it: give them as X, or save "
+            "the model with features=True"
+        )
+    texts = None if training.reading is None else texts_in(X)
+    if texts is not None and training.reading is not None:
+        return training.reading.transform(texts, training.terms)
+    features = as_features(X)
+    if training.n_features:  # not known of a run whose store is gone
+        refuse_other_columns(features.shape[1], training.n_features)
+    return features
+
+
+def _matrices(X: Any, m: int) -> tuple[Precomputed, ...]:
+    if X is None:
+        raise InputError(
+            "the kernels this model was fitted on were precomputed and are not kept with it: give "
+            "them as X"
+        )
+    given = precomputed_specs(X)
+    if len(given) != m:
+        raise InputError(
+            f"there are {len(given)} kernels in X but the model was fitted on {m}: give the "
+            "kernels it was fitted on"
+        )
+    return given
+
+
+def _unresolved(kernel: ResolvedKernel, matrices: dict[str, Precomputed]) -> ResolvedKernel:
+    """A kernel with the same options, without its statistics."""
+    spec = kernel.spec
+    if isinstance(spec, FunctionKernel) and isinstance(spec.function, MissingFunction):
+        raise InputError(missing_function_message(spec.name))
+    if isinstance(spec, Precomputed):
+        if spec.name not in matrices:
+            raise InputError(
+                f"kernel {spec.name} is a matrix among kernels of features, and matrices are not "
+                "kept with a model: give the store of the fit as X, or fit again"
+            )
+        spec = Precomputed(matrices[spec.name].matrix, spec.name)
+    return ResolvedKernel(spec, kernel.normalization, kernel.scaling)

@@ -1,0 +1,1 @@
+"""From input to results: what the command line and the estimators share."""

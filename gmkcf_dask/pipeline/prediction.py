@@ -1,0 +1,195 @@
+"""New samples for a fitted model: their rows in its representation, and the clusters they go to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gmkcf_dask.cluster import Resources, threads
+from gmkcf_dask.compute.cross_products import map_new_samples
+from gmkcf_dask.compute.runner import Runner
+from gmkcf_dask.corpus.model import Matrix
+from gmkcf_dask.corpus.validate import as_features
+from gmkcf_dask.errors import InputError
+from gmkcf_dask.events import Listener, ignore
+from gmkcf_dask.kernels.cross import CrossKernels, PrecomputedRows, edges, sample_numbers
+from gmkcf_dask.kernels.features import ArrayFeatures
+from gmkcf_dask.kernels.specs import FunctionKernel, is_one_matrix
+from gmkcf_dask.methods.assign import nearest, sureness
+from gmkcf_dask.methods.predict import CentreExtension, extension_of
+from gmkcf_dask.results.saved_model import Model
+from gmkcf_dask.results.training import Training
+from gmkcf_dask.store.features import StoredFeatures
+from gmkcf_dask.store.object_storage import location
+from gmkcf_dask.store.preflight import refuse_blind_workers
+from gmkcf_dask.system.arrays import Floats
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Where new samples belong.
+
+    Attributes
+    ----------
+    labels : ndarray of int, shape (n_new,)
+    rows : ndarray, shape (n_new, r)
+        Rows of V, or of the embedding; for kernel k-means squared distances to the centres.
+    sure : ndarray, shape (n_new,)
+        From 0 to 1, how clearly: 1 − d₁/d₂, distances to the nearest and the next centre.
+    """
+
+    labels: npt.NDArray[np.int32]
+    rows: Floats
+    sure: Floats
+
+
+def predict(
+    model: Model,
+    new: Any,
+    resources: Resources | None = None,
+    listen: Listener = ignore,
+    *,
+    tiling: tuple[int, int] | None = None,
+) -> Prediction:
+    """Place new samples, from kernels between them and the training samples.
+
+    Parameters
+    ----------
+    model : Model
+    new : ndarray or csr_array of shape (n_new, d)
+        Or, where kernels were precomputed, those between new and training samples: (m, n_new, n),
+        or a list of (n_new, n).
+    resources : Resources, optional
+        Where tasks run when the training samples are in a store; threads of this process else.
+    tiling : (int, int), optional
+        New samples in a task, and training samples in a tile; by default from their sizes.
+
+    Raises
+    ------
+    InputError
+        The method has no place for new samples, features are missing or do not fit.
+    """
+    training = model.training
+    extension, known = extension_of(model.method, model.clustering)
+    training.refuse_missing()
+    if training.precomputed:
+        training, X = _as_functions(training, new)
+    else:
+        X = _apart(as_features(new), training)
+        refuse_other_columns(X.shape[1], training.n_features)
+    assert training.features is not None
+    runner = _runner(training, resources)
+    # rows that are measured from an offset become dense, a block at a time
+    thin = not isinstance(X, np.ndarray) and training.features.offset is None
+    own_edge, edge = tiling or edges(X.shape[0], X.shape[1], sparse=thin)
+    cross = CrossKernels(
+        training.kernels, extension.weights, training.features, training.norms, edge
+    )
+    rows = map_new_samples(
+        X,
+        cross,
+        known,
+        extension,
+        runner,
+        listen,
+        edge=own_edge,
+        diagonal=extension.wants_diagonal and not model.training.precomputed,
+    )
+    distances = extension.distances(rows)
+    return Prediction(nearest(distances), rows, sureness(distances))
+
+
+def transform(model: Model, new: Any, resources: Resources | None = None) -> Floats:
+    """The rows of new samples alone, shape (n_new, r)."""
+    extension, _ = extension_of(model.method, model.clustering)
+    rows = predict(model, new, resources).rows
+    if not isinstance(extension, CentreExtension):
+        return rows
+    if model.training.precomputed:
+        raise InputError(
+            "distances to centres need k(x,x) of the new samples, which kernels between them and "
+            "the training samples do not have: predict gives their clusters"
+        )
+    return np.maximum(rows, 0.0)
+
+
+def refuse_other_columns(found: int, wanted: int) -> None:
+    """New samples must have the features that the training samples had."""
+    if found != wanted:
+        raise InputError(
+            f"X has {found} features, but the model is expecting {wanted} features as input: give "
+            "the new samples the same columns as the training samples"
+        )
+
+
+def _runner(training: Training, resources: Resources | None) -> Runner | None:
+    features = training.features
+    if not isinstance(features, StoredFeatures):
+        return None
+    features.refuse_another()
+    resources = resources or threads()
+    refuse_blind_workers(resources.runner, location(features.path), features.store_id, write=False)
+    return resources.runner
+
+
+def _apart(X: Matrix, training: Training) -> Matrix:
+    """The samples in memory of their own.
+
+    NumPy multiplies an array with itself by another routine, with other last bits: the training
+    samples given again as the very same array would differ from a copy of it.
+    """
+    held = training.features.X if isinstance(training.features, ArrayFeatures) else None
+    dense = isinstance(X, np.ndarray) and isinstance(held, np.ndarray)
+    return X.copy() if dense and np.may_share_memory(X, held) else X
+
+
+def _as_functions(training: Training, new: Any) -> tuple[Training, Matrix]:
+    """Cross kernels as functions of samples that are nothing but their numbers."""
+    given = cross_matrices(new, len(training.kernels), training.n_samples)
+    for kernel in training.kernels:
+        if kernel.normalization == "unit":
+            raise InputError(
+                f"kernel {kernel.name} was normalised to a unit diagonal, which takes k(x,x) of "
+                "the new samples: normalise the kernels yourself before fitting, and those of new "
+                "samples likewise"
+            )
+    kernels = tuple(
+        replace(kernel, spec=FunctionKernel(PrecomputedRows(matrix), kernel.name))
+        for kernel, matrix in zip(training.kernels, given, strict=True)
+    )
+    features = ArrayFeatures(sample_numbers(training.n_samples))
+    return replace(training, kernels=kernels, features=features), sample_numbers(len(given[0]))
+
+
+def cross_matrices(
+    given: Any, m: int, n: int, name: str = "the model"
+) -> list[npt.NDArray[np.float64]]:
+    """Kernels between new and training samples, one (n_new, n) for each of m kernels."""
+    items: Sequence[Any]
+    if isinstance(given, list | tuple) and not is_one_matrix(given):
+        items = given
+    else:
+        array = np.asarray(given)
+        if array.ndim not in (2, 3):
+            raise InputError(
+                f"kernels of new samples have shape {array.shape}: give ({m}, n_new, {n}), or "
+                f"(n_new, {n}) for a single kernel. Reshape your data"
+            )
+        items = [array] if array.ndim == 2 else list(array)
+    found = [as_features(item) for item in items]
+    if len(found) != m:
+        raise InputError(f"there are {len(found)} kernels of new samples, but the model has {m}")
+    made = [K if isinstance(K, np.ndarray) else np.asarray(K.toarray()) for K in found]
+    for K in made:
+        if K.shape[1] != n:
+            raise InputError(
+                f"X has {K.shape[1]} features, but {name} is expecting {n} features as input: "
+                "kernels of new samples have a column for every training sample"
+            )
+        if K.shape != made[0].shape:
+            raise InputError("kernels of new samples must all be of the same samples")
+    return made

@@ -1,0 +1,488 @@
+"""What a store says about itself: one JSON file with one writer, the driver."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import platform
+import shlex
+import sys
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta, Struct, structs
+
+from gmkcf_dask.corpus.model import Corpus, Matrix
+from gmkcf_dask.corpus.text_options import TextOptions
+from gmkcf_dask.errors import DamagedStoreError, InputError, StoreError
+from gmkcf_dask.kernels.specs import (
+    NAME,
+    Normalization,
+    Precomputed,
+    Scaling,
+    is_plain_name,
+)
+from gmkcf_dask.kernels.tiles import ResolvedKernel
+from gmkcf_dask.kernels.tiling import FEATURE_CHUNK, Precision, Tiling
+from gmkcf_dask.store.files import exists, get, put_atomic
+from gmkcf_dask.system.units import ceil_div
+
+FORMAT = "gmkcf-kernels"
+FORMAT_VERSION = 4
+READABLE_VERSIONS = (3, 4)
+"""Version 3 has no digests of feature chunks and no statistics of tiles."""
+MANIFEST = "manifest.json"
+DESCRIPTIONS = ("titles", "excerpts", "reading")
+"""Of texts: what people read, and how new ones are read; kernels do not depend on it."""
+INPUTS = ("features", "ids", "labels", "terms", *DESCRIPTIONS)
+"""What a store keeps of its corpus, each with a digest in the manifest."""
+DIGEST_BYTES = 8
+"""Of a chunk's digest."""
+SUMMARY_BYTES = 32
+"""Of a `Summary`: four float64."""
+
+
+_MOST = 1 << 40
+_MOST_KERNELS = 100_000
+_MAX = sys.float_info.max
+
+Count = Annotated[int, Meta(ge=0, le=_MOST)]
+Size = Annotated[int, Meta(ge=1, le=_MOST)]
+Finite = Annotated[float, Meta(ge=-_MAX, le=_MAX)]
+Text = Annotated[str, Meta(pattern=r"^[ -~]*\Z")]
+"""Printable ASCII: names and versions."""
+Hex = Annotated[str, Meta(pattern=r"^[0-9a-f]*\Z")]
+StoreId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+KernelName = Annotated[str, Meta(pattern=rf"^{NAME.pattern}\Z")]
+
+
+class KernelRecord(Struct, frozen=True, forbid_unknown_fields=True):
+    """One kernel of a store: name, options and statistics."""
+
+    name: KernelName
+    normalization: Normalization
+    scaling: Scaling
+    mean_distance: Finite | None = None
+    sigma: Finite | None = None
+    d2_max: Finite | None = None
+    minimum: Finite | None = None
+    maximum: Finite | None = None
+
+    @classmethod
+    def of(cls, kernel: ResolvedKernel) -> KernelRecord:
+        return cls(**{name: getattr(kernel, name) for name in cls.__struct_fields__})
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but the name, as `ResolvedKernel` takes it."""
+        return {name: value for name, value in structs.asdict(self).items() if name != "name"}
+
+
+class FeatureArray(Struct, frozen=True, forbid_unknown_fields=True):
+    """One array of the features in a store.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    digests : str
+        Digests of its chunks in a row, as hexadecimal digits.
+    """
+
+    shape: tuple[Count, ...]
+    digests: Hex
+
+
+class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The state of a store.
+
+    Attributes
+    ----------
+    inputs : dict of str
+        Digests of what the store was made from: features, ids, labels, terms, and for texts titles,
+        excerpts and how they were read.
+    resolved : bool
+        Whether the kernels' statistics are known (they come before the first tile).
+    tiles_done : tuple of int
+        Tiles written for every kernel.
+    stored_minima : dict of float
+        Smallest stored value by kernel, over the tiles done: tells whether signs are mixed.
+    merge_tolerance : float
+        Kernels no further apart than this are stored once.
+    nearest : dict, or None before the first tile
+        By kernel, the earlier one it is compared with.
+    differences : dict
+        By kernel, how far it is from that one on the tiles done.
+    stored_as : tuple of str
+        By kernel, the one whose tiles stand for it; empty where each has its own.
+    formulas : tuple of str
+        Kernels that can be computed again from the features in the store, from their names alone.
+    digests : dict of str
+        By kernel that has tiles, the digests of all its tiles in a row; see `digests`.
+    vectors : dict of str
+        Digests of the vectors in the store (diagonals, norms), by their path inside.
+    features : dict of FeatureArray
+        The arrays of the features: `X`, and `offset` where distances are measured from one; or
+        `data`, `indices` and `indptr`. Empty in stores of format version 3.
+    tile_summaries : dict of str
+        By kernel that has tiles, the `Summary` of every tile in a row. A repaired tile whose bits
+        differ must agree with it. Empty in stores of format version 3.
+    vector_summaries : dict of str
+        The same for the vectors, by their path inside.
+    text_options : TextOptions or None
+        How texts were read, so that the same input is read the same way when it is written again.
+    """
+
+    store_id: StoreId
+    n_samples: Size
+    n_features: Count
+    block_size: Size
+    precision: Precision
+    kernels: Annotated[tuple[KernelRecord, ...], Meta(min_length=1, max_length=_MOST_KERNELS)]
+    inputs: dict[Text, Text]
+    versions: dict[Text, Text]
+    resolved: bool = False
+    complete: bool = False
+    tiles_done: tuple[Count, ...]
+    stored_minima: dict[str, float] | None = None
+    merge_tolerance: Finite = 0.0
+    nearest: dict[str, str] | None = None
+    differences: dict[str, float] = {}
+    stored_as: tuple[str, ...]
+    formulas: tuple[str, ...]
+    digests: dict[str, Hex] = {}
+    vectors: dict[str, Hex] = {}
+    features: dict[str, FeatureArray] = {}
+    tile_summaries: dict[str, Hex] = {}
+    vector_summaries: dict[str, Hex] = {}
+    text_options: TextOptions | None = None
+
+    @property
+    def lacks(self) -> list[str]:
+        """What a store of an earlier format does not have, in words."""
+        lacks = []
+        if self.n_features and not self.features:
+            lacks.append("digests of the blocks of its features")
+        if self.complete and not (self.tile_summaries and self.vector_summaries):
+            lacks.append("statistics of its tiles")
+        return lacks
+
+    @property
+    def content(self) -> dict[str, str]:
+        """Digests that tell the kernels of a store from those of any other, by name.
+
+        Two stores of the same input and options have the same content, whatever their paths and
+        names. `tiles` differs where other versions or processors round differently.
+        """
+        sizes = (self.n_samples, self.n_features, self.block_size, self.precision)
+        kernels = [structs.asdict(kernel) for kernel in self.kernels]
+        made_of = [*sizes, kernels, self.inputs, list(self.stored_as)]
+        parts = {"store": made_of, "tiles": self.digests}
+        return {name: text_digest(json.dumps(part)) for name, part in parts.items()}
+
+    @property
+    def tiling(self) -> Tiling:
+        return Tiling(self.n_samples, self.block_size)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(kernel.name for kernel in self.kernels)
+
+    @property
+    def stored(self) -> tuple[int, ...]:
+        """By kernel, the number of the one whose tiles stand for it."""
+        return tuple(map(self.names.index, self.stored_as or self.names))
+
+    def write(self, store: Path) -> None:
+        """Replace the store's manifest by this one."""
+        content = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            **structs.asdict(self),
+            "kernels": [structs.asdict(kernel) for kernel in self.kernels],
+            "features": {name: structs.asdict(array) for name, array in self.features.items()},
+            "text_options": None if self.text_options is None else self.text_options.to_json(),
+        }
+        put_atomic(store / MANIFEST, sealed(content))
+
+    @classmethod
+    def read(cls, store: Path) -> Manifest:
+        """Read and validate the manifest of a store.
+
+        Raises
+        ------
+        StoreError
+            There is no store, or it has another format; a DamagedStoreError where it is damaged.
+        """
+        content = _content(store)
+        if content is None:
+            if not exists(store):
+                raise StoreError(f"there is no kernel store at {store}: check the path")
+            refuse_without_manifest(store)
+            inside = store / "store.zarr"
+            hint = f"; did you mean {inside}?" if exists(inside / MANIFEST) else ""
+            raise StoreError(f"{store} is not a kernel store: it has no {MANIFEST}{hint}")
+        fields = _parsed(content)
+        if fields.pop("format", None) != FORMAT:
+            if fields and not has_kernels(store):  # of another program
+                raise StoreError(
+                    f"{store} is not a kernel store: its {MANIFEST} is not one of ours"
+                )
+            raise _damaged(store, "it is not one of ours")
+        at_version = fields.pop("format_version", None)
+        if type(at_version) is not int or not 0 <= at_version <= _MOST:
+            raise _damaged(store, "its format version cannot be right")
+        if at_version not in READABLE_VERSIONS:
+            known = " and ".join(map(str, READABLE_VERSIONS))
+            raise StoreError(
+                f"{store} has format version {at_version}, this program reads {known}: "
+                "build the store again, or use the version of gmkcf-dask that made it"
+            )
+        if not is_sealed(content):
+            raise _damaged(store, "its digest differs")
+        fields.pop("digest", None)
+        try:
+            options = fields.pop("text_options", None)
+            manifest = msgspec.convert(fields, cls)
+            if options is not None:
+                manifest = structs.replace(manifest, text_options=TextOptions.from_json(options))
+        except (msgspec.ValidationError, InputError, OverflowError) as error:
+            raise _damaged(store, f"{error}"[:200]) from error
+        wrong = _inconsistent_fields(manifest)
+        if wrong:
+            raise _damaged(store, f"{', '.join(wrong)} cannot be right")
+        return manifest
+
+
+def sealed(content: dict[str, Any]) -> bytes:
+    """A manifest as it is written: JSON, with the digest of all its other bytes at the end."""
+    body = json.dumps({k: v for k, v in content.items() if k != "digest"}, indent=1).encode()
+    digest = hashlib.blake2b(body, digest_size=16).hexdigest()
+    return body[: -len(_END)] + _SEAL % digest.encode()
+
+
+def is_sealed(content: bytes) -> bool:
+    """Whether no byte of a manifest has changed since it was written."""
+    body = content[: -len(_SEAL % (b"0" * 32))] + _END
+    digest = hashlib.blake2b(body, digest_size=16).hexdigest()
+    return content.endswith(_SEAL % digest.encode())
+
+
+_END = b"\n}"
+_SEAL = b',\n "digest": "%b"\n}'
+
+
+def _content(store: Path) -> bytes | None:
+    try:
+        return get(store / MANIFEST)
+    except StoreError as error:
+        raise _damaged(store, f"{error}".split(": ")[0]) from error
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _damaged(store: Path, why: str) -> DamagedStoreError:
+    return DamagedStoreError(
+        f"the manifest of {store} is damaged ({why}): remove the store and build it again with "
+        f"{build_command(store)} and the options it was made with (kernels, precision, block, text)"
+    )
+
+
+def build_command(store: str | Path) -> str:
+    """The command that writes a store, or what is damaged of it, from its input."""
+    return f"gmkcf build INPUT {shlex.quote(str(store))}"
+
+
+def fix_command(store: str | Path, part: str) -> str:
+    """The command that fixes a damaged part of a store, such as "norms/rbf_1" or "ids".
+
+    Kernels and vectors are computed from the features inside. The features and descriptions of the
+    samples come from the input alone.
+    """
+    if part.partition("/")[0] in INPUTS:
+        return build_command(store)
+    return f"gmkcf repair {shlex.quote(str(store))}"
+
+
+def is_own_format(store: Path) -> bool:
+    """Whether a folder's manifest is one of ours, of whatever version."""
+    return bool(_parsed(_content(store) or b"").get("format") == FORMAT)
+
+
+def has_kernels(store: Path) -> bool:
+    """Whether a folder holds kernels as a store does, with a manifest or without."""
+    return exists(store / "kernels" / "zarr.json")
+
+
+def refuse_without_manifest(store: Path) -> None:
+    """Refuse a folder that holds kernels but no manifest: a damaged store."""
+    if has_kernels(store):
+        raise _damaged(store, f"{MANIFEST} is missing")
+
+
+def differences(found: Manifest, wanted: Manifest, *, any_block: bool) -> list[str]:
+    """The fields in which a store differs from the one wanted, in words."""
+    pairs: list[tuple[str, object, object]] = [
+        ("samples", found.n_samples, wanted.n_samples),
+        ("features", found.n_features, wanted.n_features),
+        ("precision", found.precision, wanted.precision),
+        ("kernels", ",".join(found.names), ",".join(wanted.names)),
+        ("merged duplicates", found.merge_tolerance, wanted.merge_tolerance),
+    ]
+    if not any_block:
+        pairs.append(("block size", found.block_size, wanted.block_size))
+    for mine, theirs in zip(found.kernels, wanted.kernels, strict=False):
+        if mine.name == theirs.name:
+            pairs += [
+                (f"normalization of {mine.name}", mine.normalization, theirs.normalization),
+                (f"scaling of {mine.name}", mine.scaling, theirs.scaling),
+            ]
+    different = [f"{what} (store: {a}, requested: {b})" for what, a, b in pairs if a != b]
+    different += [
+        f"content of {what}"
+        for what in wanted.inputs
+        if found.inputs.get(what) != wanted.inputs[what]
+        and not (what in DESCRIPTIONS and what not in found.inputs)  # of an earlier version
+    ]
+    return different
+
+
+def _inconsistent_fields(m: Manifest) -> list[str]:
+    """Fields that do not fit the others: files are read and written by these names and sizes."""
+    names, n_tiles = set(m.names), m.tiling.n_tiles
+    stored, nearest, done = set(m.stored_as or m.names), m.nearest or {}, set(m.tiles_done)
+    vectors = {f"{kind}/{name}" for kind in ("diagonals", "norms") for name in names}
+    checks = {
+        "kernels": len(names) == len(m.kernels) and all(map(is_plain_name, names)),
+        "features": _features_fit(m),
+        "tiles_done": max(done, default=0) < n_tiles
+        and len(done) == len(m.tiles_done)
+        and (not m.complete or len(done) == n_tiles),
+        "stored_minima": m.stored_minima is None
+        or (set(m.stored_minima) == names and not _has_nan(m.stored_minima)),
+        "differences": set(m.differences) <= names and not _has_nan(m.differences),
+        "stored_as": stored <= names and len(m.stored_as) in (0, len(m.kernels)),
+        "formulas": set(m.formulas) <= names,
+        "nearest": {*nearest, *nearest.values()} <= names,
+        "vectors": set(m.vectors) <= vectors,
+        "digests": not done
+        or (stored <= set(m.digests) <= names and _have_bytes(m.digests, DIGEST_BYTES * n_tiles)),
+        "tile_summaries": set(m.tile_summaries) <= names
+        and _have_bytes(m.tile_summaries, SUMMARY_BYTES * n_tiles),
+        "vector_summaries": set(m.vector_summaries) <= set(m.vectors)
+        and _have_bytes(m.vector_summaries, SUMMARY_BYTES),
+    }
+    return [name for name, right in checks.items() if not right]
+
+
+def _has_nan(numbers: Mapping[str, float]) -> bool:
+    return any(map(math.isnan, numbers.values()))
+
+
+def _have_bytes(texts: Mapping[str, str], n_bytes: int) -> bool:
+    return all(len(text) == 2 * n_bytes for text in texts.values())
+
+
+def _features_fit(m: Manifest) -> bool:
+    """Whether names, shapes and digests of the feature arrays are possible."""
+    if not m.features:
+        return True
+    shapes = {name: array.shape for name, array in m.features.items()}
+    if "X" in shapes:
+        expected: dict[str, tuple[int, ...]] = {"X": (m.n_samples, m.n_features)}
+        if "offset" in shapes:
+            expected["offset"] = (m.n_features,)
+    else:
+        entries = shapes.get("data", ())
+        expected = {"data": entries, "indices": entries, "indptr": (m.n_samples + 1,)}
+        if len(entries) != 1 or entries[0] > m.n_samples * m.n_features:
+            return False
+    return shapes == expected and all(
+        len(array.digests) == 2 * DIGEST_BYTES * ceil_div(array.shape[0], feature_chunk(name, m))
+        for name, array in m.features.items()
+    )
+
+
+def feature_chunk(name: str, m: Manifest) -> int:
+    """Rows, or values, of one chunk of a feature array."""
+    if name == "X":
+        return min(m.block_size, m.n_samples)
+    if name == "offset":
+        return m.n_features
+    return FEATURE_CHUNK
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of what made a store or a result."""
+    names = ("gmkcf-dask", "numpy", "scipy", "scikit-learn", "dask", "distributed", "zarr")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def corpus_digests(corpus: Corpus) -> dict[str, str]:
+    """Fingerprint of a corpus, part by part."""
+    digests = {
+        "features": features_digest(corpus.X),
+        "ids": strings_digest(corpus.ids),
+        "labels": strings_digest(corpus.labels),
+        "terms": strings_digest(corpus.terms),
+    }
+    described = {what: strings_digest(getattr(corpus, what)) for what in ("titles", "excerpts")}
+    if corpus.reading is not None:
+        described["reading"] = text_digest(corpus.reading.to_json())
+    return digests | {what: digest for what, digest in described.items() if digest != "none"}
+
+
+def features_digest(X: Matrix) -> str:
+    """Digest of the values and shape of dense or canonical sparse features."""
+    header = features_header(X.shape, sparse=not isinstance(X, np.ndarray))
+    digest = hashlib.blake2b(header, digest_size=16)
+    if isinstance(X, np.ndarray):
+        digest.update(np.ascontiguousarray(X).data)
+        return digest.hexdigest()
+    for values, dtype in ((X.data, np.float64), (X.indices, np.int64), (X.indptr, np.int64)):
+        for first in range(0, values.size, FEATURE_CHUNK):  # X may be larger than memory
+            part = values[first : first + FEATURE_CHUNK].astype(dtype, copy=False)
+            digest.update(np.ascontiguousarray(part).data)
+    return digest.hexdigest()
+
+
+def features_header(shape: tuple[int, ...], *, sparse: bool) -> bytes:
+    """What a digest of features begins with."""
+    return repr((tuple(shape), "csr_array" if sparse else "ndarray")).encode()
+
+
+def vector_digest(values: npt.NDArray[np.float64]) -> str:
+    """Digest of a vector of a store."""
+    return hashlib.blake2b(np.ascontiguousarray(values).data, digest_size=16).hexdigest()
+
+
+def matrices_digest(specs: Iterable[Precomputed]) -> str:
+    """Digest of precomputed kernels."""
+    digest = hashlib.blake2b(digest_size=16)
+    for spec in specs:
+        digest.update(repr((spec.name, spec.matrix.shape, str(spec.matrix.dtype))).encode())
+        digest.update(np.ascontiguousarray(spec.matrix).data)
+    return digest.hexdigest()
+
+
+def strings_digest(strings: Iterable[str] | None) -> str:
+    """Digest of a list of strings; 'none' where there is no list."""
+    if strings is None:
+        return "none"
+    return text_digest(json.dumps(list(strings), ensure_ascii=False))
+
+
+def text_digest(text: str) -> str:
+    """Digest of a text."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

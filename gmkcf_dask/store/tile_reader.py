@@ -1,0 +1,181 @@
+"""Tiles of a store: how they are read, and what is said where one is not what was written."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gmkcf_dask.errors import DamagedStoreError, StoreGoneError
+from gmkcf_dask.kernels.tiles import decode
+from gmkcf_dask.kernels.tiling import Tiling, encoded_bytes
+from gmkcf_dask.store.chunks import (
+    chunk_path,
+    decode_chunk,
+    holds,
+    read_encoded,
+    will_read,
+    write_chunk,
+)
+from gmkcf_dask.store.digests import ledger_of, tile_digest
+from gmkcf_dask.store.files import exists, size_of
+from gmkcf_dask.store.layout import FILL_VALUE
+from gmkcf_dask.store.manifest import MANIFEST
+from gmkcf_dask.store.object_storage import is_remote, location
+from gmkcf_dask.store.prefetch import Read, window
+
+
+@dataclass(frozen=True)
+class TileReader:
+    """Reads tiles of a store; small enough to travel inside every task."""
+
+    path: str
+    store_id: str
+    names: tuple[str, ...]
+    tiling: Tiling
+    stored_dtype: str
+    code_scale: float | None
+    stored: tuple[int, ...]
+    """By kernel, the number of the one whose tiles stand for it."""
+    run: str
+    """Each process compares a tile with its digest when it first reads it in a run."""
+    prefetch_bytes: int = 0
+    """Of an object store: memory of a process for tiles that are fetched ahead of their use."""
+    fetched: Read | None = field(default=None, repr=False, compare=False)
+    """Reads the bytes of tiles that were requested ahead; never sent to another process."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of tiles once decoded."""
+        if self.code_scale is not None:
+            return np.dtype(np.float32)
+        return np.dtype(self.stored_dtype)
+
+    @property
+    def fill(self) -> float:
+        """What stands where nothing was written."""
+        return FILL_VALUE[self.stored_dtype]
+
+    def buffer(self) -> npt.NDArray[Any]:
+        """Room for one stored tile, to be used again and again."""
+        return np.empty((self.tiling.block, self.tiling.block), self.stored_dtype)
+
+    def raw(self, kernel: int, t: int, into: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """Tile t of a kernel as it is stored; with `into` it lives there until the next one.
+
+        Raises
+        ------
+        DamagedStoreError
+            The tile is missing, damaged, or another one.
+        """
+        i, j = self.tiling.pair(t)
+        rows, cols = self.tiling.rows(i), self.tiling.rows(j)
+        chunk = self.buffer() if into is None else into
+        tile = chunk[: rows.stop - rows.start, : cols.stop - cols.start]
+        # decoding runs from the first value to the last: if that is there, so are all
+        tile[-1, -1] = self.fill
+        name = self.names[self.stored[kernel]]
+        encoded = self._encoded(name, t, chunk.nbytes)
+        if not ledger_of(self.path, self.store_id, self.run).agrees(name, t, i, j, encoded):
+            raise self._damaged(name, i, j, "is not what was written there")
+        try:
+            decode_chunk(encoded, chunk)
+        except (RuntimeError, ValueError) as error:
+            raise self._damaged(name, i, j, f"cannot be read ({error})") from error
+        if not holds(tile, self.fill):
+            raise self._damaged(name, i, j, "is missing")
+        return tile
+
+    def _encoded(self, name: str, t: int, n_bytes: int) -> bytes:
+        i, j = self.tiling.pair(t)
+        try:
+            return (self.fetched or read_encoded)(self.file(name, t), n_bytes)
+        except FileNotFoundError as error:
+            if not exists(location(self.path) / MANIFEST):
+                raise gone(self.path) from error
+            raise self._damaged(name, i, j, "is missing") from error
+        except (OSError, ValueError) as error:
+            raise self._damaged(name, i, j, f"cannot be read ({error})") from error
+
+    def write(self, name: str, t: int, tile: npt.NDArray[Any]) -> tuple[bytes, int]:
+        """Keep tile t of a kernel; edge tiles are padded with the fill value, as Zarr has it.
+
+        Returns
+        -------
+        digest : bytes
+        size : int
+            Bytes written.
+        """
+        i, j = self.tiling.pair(t)
+        if tile.shape != (self.tiling.block, self.tiling.block):
+            chunk = np.full_like(tile, self.fill, shape=(self.tiling.block, self.tiling.block))
+            chunk[: tile.shape[0], : tile.shape[1]] = tile
+            tile = chunk
+        encoded = write_chunk(self.file(name, t), tile)
+        return tile_digest(name, i, j, encoded), len(encoded)
+
+    def size(self, name: str, t: int) -> int:
+        """Bytes of a tile on disk; −1 where there is none."""
+        return size_of(location(self.file(name, t)))
+
+    def file(self, name: str, t: int) -> str:
+        """Where tile t of a kernel lies."""
+        return chunk_path(f"{self.path}/kernels/{name}", *self.tiling.pair(t))
+
+    def expect(self, kernel: int, t: int) -> None:
+        """Tile t of a kernel will be read next: the disk can begin with it."""
+        will_read(self.file(self.names[self.stored[kernel]], t))
+
+    @contextmanager
+    def ahead(self, kernels: Iterable[int], tiles: Iterable[int]) -> Iterator[TileReader]:
+        """A reader for one task that reads tiles of these kernels, tile by tile in this order.
+
+        From an object store many are fetched at once. What is not read is dropped at the end.
+        """
+        if not (self.prefetch_bytes and is_remote(self.path)):
+            yield self
+            return
+        names = list(dict.fromkeys(self.names[self.stored[kernel]] for kernel in kernels))
+        files = [self.file(name, int(t)) for t in tiles for name in names]
+        most = encoded_bytes(self.tiling.block**2 * np.dtype(self.stored_dtype).itemsize)
+        # the plan counts one tile more: the pieces of an answer are joined
+        with window().reading(files, most, self.prefetch_bytes - most) as read:
+            yield replace(self, fetched=read)
+
+    def stack(self, t: int) -> None:
+        """Tiles of a store come one by one."""
+        return
+
+    def scale(self) -> float:
+        """What a stored value is multiplied by to get the kernel's value."""
+        return self.code_scale or 1.0
+
+    def decoded(self, kernel: int, t: int) -> npt.NDArray[Any]:
+        """Tile t of a kernel as numbers, float32 or float64."""
+        return decode(self.raw(kernel, t), self.code_scale)
+
+    def _damaged(self, name: str, i: int, j: int, what: str) -> DamagedStoreError:
+        error = DamagedTileError(
+            f"tile ({i}, {j}) of kernel {name} in {self.path} {what}: repair it with "
+            f"gmkcf repair {shlex.quote(self.path)}"
+        )
+        error.reason = what
+        return error
+
+
+class DamagedTileError(DamagedStoreError):
+    """A tile is missing, unreadable, or not what was written; `reason` says which."""
+
+    reason = ""
+
+
+def gone(path: str) -> StoreGoneError:
+    """The error of a store that is not there any more."""
+    return StoreGoneError(
+        f"the store at {path} has vanished: bring it back and run the same command again"
+    )

@@ -1,0 +1,227 @@
+"""Whether a store is what was written: every byte that a method could ever read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from gmkcf_dask.compute.runner import Runner
+from gmkcf_dask.errors import DamagedStoreError, StoreError, StoreGoneError
+from gmkcf_dask.events import Listener, StageProgress, ignore
+from gmkcf_dask.kernels.features import offset_of
+from gmkcf_dask.kernels.statistics import Summary
+from gmkcf_dask.store.features import StoredFeatures, open_array
+from gmkcf_dask.store.files import absolute, exists
+from gmkcf_dask.store.kernel_store import KernelStore
+from gmkcf_dask.store.layout import METADATA, BadMetadata, bad_metadata
+from gmkcf_dask.store.manifest import MANIFEST, Manifest, build_command, fix_command
+from gmkcf_dask.store.preflight import refuse_blind_workers
+from gmkcf_dask.store.tile_reader import DamagedTileError, TileReader
+from gmkcf_dask.store.tile_tasks import batches, run_tasks, tiles_per_build_task
+
+
+@dataclass(frozen=True)
+class BadTile:
+    """A tile that is missing, damaged, or another one."""
+
+    kernel: str
+    t: int
+    what: str
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Everything in a store that is not what was written.
+
+    Attributes
+    ----------
+    vectors : tuple of str
+        Diagonals and norms, by their path inside.
+    inputs : tuple of str
+        Of `features`, `ids`, `labels`, `terms`, `titles`, `excerpts`, `reading`.
+    """
+
+    metadata: tuple[BadMetadata, ...] = ()
+    tiles: tuple[BadTile, ...] = ()
+    vectors: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.metadata or self.tiles or self.vectors or self.inputs)
+
+    def command(self, store: Path) -> str:
+        """The command that fixes all of it."""
+        return build_command(store) if self.inputs else fix_command(store, "")
+
+    def lines(self, manifest: Manifest) -> list[str]:
+        """One line for each part."""
+        pairs = manifest.tiling.pair
+        return [
+            *(f"{bad.where}/{METADATA}".lstrip("/") + f" {bad.what}" for bad in self.metadata),
+            *(f"kernel {bad.kernel} tile {pairs(bad.t)} {bad.what}" for bad in self.tiles),
+            *(f"{name} is not what was written" for name in self.vectors),
+            *(f"{name} of the samples are not what was written" for name in self.inputs),
+        ]
+
+
+def open_unchecked(path: Path) -> KernelStore:
+    """A finished store whatever its parts are like; only its manifest has to be whole."""
+    try:
+        manifest = Manifest.read(path)
+    except DamagedStoreError:
+        raise
+    except StoreError as error:
+        if not (exists(path / MANIFEST) or exists(path / "kernels")):
+            raise
+        raise DamagedStoreError(str(error)) from error
+    if not manifest.complete:
+        done, total = len(manifest.tiles_done), manifest.tiling.n_tiles
+        raise StoreError(
+            f"{path} is incomplete ({done} of {total} tiles): run the same build again, it "
+            "resumes and recomputes damaged tiles"
+        )
+    store = KernelStore(absolute(path), manifest)
+    store.warn_about_format()
+    return store
+
+
+def find_damage(store: KernelStore, runner: Runner, listen: Listener = ignore) -> Damage:
+    """Read everything and compare it with the manifest.
+
+    Tiles are read as methods read them, on the cluster if there is one; the rest here.
+    """
+    tiles = find_bad_tiles(store, range(store.tiling.n_tiles), runner, listen)
+    return replace(find_damage_beside_tiles(store), tiles=tuple(tiles))
+
+
+def find_damage_beside_tiles(store: KernelStore) -> Damage:
+    """The same without reading a tile: metadata, vectors and inputs, in this process."""
+    bad = tuple(bad_metadata(store.path, store.manifest))
+    unreadable = {one.where for one in bad}
+    # an earlier reading may have cached arrays that are there no more
+    open_array.cache_clear()
+    vectors = [
+        name
+        for name in store.manifest.vectors
+        if name in unreadable or not _reads(lambda name=name: store.vector(name))
+    ]
+    inputs = list(store.damaged_descriptions())
+    if store.manifest.n_features and not features_hold(store, unreadable):
+        inputs.insert(0, "features")
+    return Damage(bad, (), tuple(vectors), tuple(inputs))
+
+
+def find_bad_tiles(
+    store: KernelStore, tiles: Sequence[int], runner: Runner, listen: Listener = ignore
+) -> list[BadTile]:
+    """Those of the tiles that are not what was written, for every kernel that has tiles."""
+    # a worker that does not see the store would find every tile missing
+    refuse_blind_workers(runner, store.path, store.manifest.store_id, write=False)
+    check = CheckTiles(store.reader)
+    found: list[BadTile] = []
+    done, per_task = 0, tiles_per_build_task(store.tiling)
+    listen(StageProgress("check", 0, len(tiles)))
+    for group in batches(tiles, per_task):
+        for bad in run_tasks(check, group, per_task, runner):
+            found += bad
+        done += len(group)
+        listen(StageProgress("check", done, len(tiles)))
+    return found
+
+
+@dataclass(frozen=True)
+class CheckTiles:
+    """Task: read tiles of every kernel that has tiles; returns the bad ones."""
+
+    reader: TileReader
+
+    def __call__(self, tiles: npt.NDArray[np.int64]) -> list[BadTile]:
+        kernels = sorted(set(self.reader.stored))
+        with self.reader.ahead(kernels, map(int, tiles)) as reader:
+            return self._bad(reader, kernels, tiles)
+
+    def _bad(
+        self, reader: TileReader, kernels: list[int], tiles: npt.NDArray[np.int64]
+    ) -> list[BadTile]:
+        bad, room = [], reader.buffer()
+        for t in map(int, tiles):
+            for kernel in kernels:
+                try:
+                    reader.raw(kernel, t, room)
+                except StoreGoneError:
+                    raise  # of the tiles of another store nothing can be said
+                except DamagedStoreError as error:
+                    what = error.reason if isinstance(error, DamagedTileError) else str(error)
+                    bad.append(BadTile(reader.names[kernel], t, what))
+        return bad
+
+
+@dataclass(frozen=True)
+class SummarizeTiles:
+    """Task: the summaries of tiles of every kernel that has tiles, by (kernel, tile), as bytes."""
+
+    reader: TileReader
+
+    def __call__(self, tiles: npt.NDArray[np.int64]) -> dict[tuple[str, int], bytes]:
+        reader, room = self.reader, self.reader.buffer()
+        return {
+            (reader.names[kernel], t): Summary.of(reader.raw(kernel, t, room)).to_bytes()
+            for t in map(int, tiles)
+            for kernel in sorted(set(reader.stored))
+        }
+
+
+def summarize_tiles(
+    store: KernelStore, tiles: Sequence[int], runner: Runner
+) -> dict[tuple[str, int], bytes]:
+    """Summaries of tiles that were written by an earlier version, which kept none."""
+    found: dict[tuple[str, int], bytes] = {}
+    per_task = tiles_per_build_task(store.tiling)
+    for group in batches(tiles, per_task):
+        for part in run_tasks(SummarizeTiles(store.reader), group, per_task, runner):
+            found |= part
+    return found
+
+
+def features_hold(store: KernelStore, unreadable: Iterable[str] = ()) -> bool:
+    """Whether the features in a store are those it was made from, to the last bit.
+
+    Parameters
+    ----------
+    unreadable : iterable of str
+        Folders whose metadata is known to be bad.
+    """
+    if any(where.startswith("features") for where in unreadable):
+        return False
+    features, wanted = store.features(), store.manifest.inputs.get("features")
+    return _reads(lambda: features.offset) and _reads(lambda: _refuse_other(features, wanted))
+
+
+def _refuse_other(features: StoredFeatures, wanted: str | None) -> None:
+    """Raise where features are not those of a digest, or are measured from another offset."""
+    if features.digest() != wanted:
+        raise DamagedStoreError(f"the features in {features.path} are not what was written")
+    if (
+        not features.has_digests and not features.sparse
+    ):  # the digest of values says nothing of the offset
+        expected = offset_of(features.rows(slice(0, features.n_samples)))
+        held = features.offset
+        if (held is None) != (expected is None) or not np.array_equal(
+            np.asarray(held, np.float64), np.asarray(expected, np.float64), equal_nan=True
+        ):
+            raise DamagedStoreError(f"the offset in {features.path} is not what was written")
+
+
+def _reads(read: object) -> bool:
+    assert callable(read)
+    try:
+        read()
+    except StoreGoneError:
+        raise
+    except (DamagedStoreError, OSError):
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""What several tests share: problems, damage, fake services. Imported as `helpers.NAME`."""

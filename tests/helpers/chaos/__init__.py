@@ -1,0 +1,1 @@
+"""Damage done on purpose and counted: `scripts/chaos NAME`."""
