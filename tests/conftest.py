@@ -52,18 +52,18 @@ def pytest_collection_modifyitems(items):
     _leave_most_cases_to_all(items)
 
 
-_MANY_CASES = 5
+_MANY_CASES = 3
 """Cases of one test up to which the plain run takes all of them."""
 
 
 def _leave_most_cases_to_all(items):
-    """Of tests with many cases, the plain run takes the first two and then every fourth."""
+    """Of tests with many cases, the plain run takes the first two and then every eighth."""
     cases = {}
     for item in items:
         cases.setdefault((item.path, item.name.partition("[")[0]), []).append(item)
     for alike in cases.values():
         for number, item in enumerate(alike if len(alike) > _MANY_CASES else ()):
-            if number >= 2 and number % 4 != 2:
+            if number >= 2 and number % 8 != 2:
                 item.add_marker(pytest.mark.slow)
 
 

@@ -191,6 +191,7 @@ def test_a_late_worker_with_other_versions_is_left_out(tmp_path, problem):
     assert len(resources.runner.excluded) == 1
 
 
+@pytest.mark.cluster
 def test_a_late_worker_that_is_too_small_is_left_out(tmp_path, problem):
     store, expected = problem
     with local_cluster(1, GIB) as client:

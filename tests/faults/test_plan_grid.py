@@ -11,7 +11,7 @@ from helpers.chaos.plans import Point, try_point
     ("point", "expected"),
     [
         (Point(300, 3, "float32", 2, 100), "–"),
-        (Point(1400, 3, "float64", 2, 509), "–"),
+        pytest.param(Point(1400, 3, "float64", 2, 509), "–", marks=pytest.mark.cluster),
         pytest.param(
             Point(1400, 3, "float64", 1, 512, scarce_disk=True),
             "recompute",

@@ -21,6 +21,7 @@ def run_example(name, folder, *arguments):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_own_text_without_a_folder(tmp_path):
     lines = run_example("own_text.py", tmp_path).splitlines()
     assert len(lines) == 4
