@@ -53,15 +53,12 @@ def visible(text: str, keep: str = "") -> str:
     """
     if text.isprintable():
         return text
-    return "".join(c if _is_plain(c) or c in keep else _escaped(c) for c in text)
-
-
-def _is_plain(character: str) -> bool:
-    return character.isprintable() or unicodedata.category(character) == "Zs"
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    return "".join(
+        c
+        if c.isprintable() or c in keep or unicodedata.category(c) == "Zs"
+        else c.encode("unicode_escape").decode("ascii")
+        for c in text
+    )
 
 
 def redacted_tree(value: Any) -> Any:
@@ -76,16 +73,14 @@ def redacted_tree(value: Any) -> Any:
         return redacted(value)
     if isinstance(value, Mapping):
         return {
-            name: HIDDEN if _is_secret(name, held) else redacted_tree(held)
-            for name, held in value.items()
+            name: HIDDEN
+            if isinstance(item, str) and _WORD_AT_END.search(str(name))
+            else redacted_tree(item)
+            for name, item in value.items()
         }
     if isinstance(value, list | tuple):
-        return [redacted_tree(held) for held in value]
+        return [redacted_tree(item) for item in value]
     return value
-
-
-def _is_secret(name: object, held: object) -> bool:
-    return isinstance(held, str) and bool(_WORD_AT_END.search(str(name)))
 
 
 class GmkcfError(Exception):
@@ -256,6 +251,10 @@ class SecurityWarning(UserWarning):
 
 class NumericsWarning(UserWarning):
     """A numerical guard was needed; the result is defined, but worth a look."""
+
+
+class WeakClustersWarning(UserWarning):
+    """The clusters of a fit are hardly closer than any two samples; its results are written."""
 
 
 class StoreWarning(UserWarning):

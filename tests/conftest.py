@@ -11,9 +11,9 @@ from helpers.needs import ALL
 from hypothesis import HealthCheck, settings
 from sklearn.exceptions import ConvergenceWarning
 
-from gmkcf_dask.cluster.resources import local_cluster
+from gmkcf_dask.cluster.local import local_cluster
 from gmkcf_dask.compute.runner import Runner, pin_worker_threads
-from gmkcf_dask.errors import NumericsWarning
+from gmkcf_dask.errors import NumericsWarning, WeakClustersWarning
 from gmkcf_dask.system.units import GIB
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -106,9 +106,13 @@ def runner_named(request):
 
 @pytest.fixture
 def calm():
-    """Tiny problems are reproduced exactly, or not to the last digit: said, and no failure."""
+    """Tiny problems are reproduced exactly, not to the last digit, or have no clusters.
+
+    That is said, and no failure.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericsWarning)
+        warnings.simplefilter("ignore", WeakClustersWarning)
         warnings.simplefilter("ignore", ConvergenceWarning)
         yield
 

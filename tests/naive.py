@@ -156,6 +156,14 @@ def step_mixed(K, U, V, v_steps):
     return U, V
 
 
+def step_split(positive, negative, U, V):
+    """The mixed-sign steps for any K = positive − negative with both parts non-negative."""
+    VtV = V.T @ V
+    U = U * root((positive - negative) @ V, positive @ U @ VtV, negative @ U @ VtV)
+    KU = (positive - negative) @ U
+    return U, V * root(KU, V @ (U.T @ positive @ U), V @ (U.T @ negative @ U))
+
+
 def root(B, P, N):
     out = np.empty_like(B)
     for at in np.ndindex(B.shape):
@@ -369,3 +377,58 @@ def coreg(Ks, k, lam, rounds):
         value += lam * sum(np.trace(U @ U.T @ centre @ centre.T) for U in Us)
         trail.append((centre, value))
     return trail
+
+
+# ---------------------------------------------------------------- local kernels
+
+
+def neighbours(X, p):
+    """Of every unit row the p most similar others with a positive cosine, (similarity, j) each."""
+    found = []
+    for i, row in enumerate(X):
+        others = [(float(row @ X[j]), j) for j in range(len(X)) if j != i and row @ X[j] > 0]
+        found.append(sorted(others, key=lambda one: (-one[0], one[1]))[:p])
+    return found
+
+
+def apart(similarity):
+    """Squared distance of unit rows; that of equal ones is 0 but for rounding."""
+    return 2 - 2 * similarity if 2 - 2 * similarity > 4e-6 else 0.0
+
+
+def walk(near):
+    """S = (I + D⁻¹A)/2 from neighbours, dense."""
+    n = len(near)
+    width = np.ones(n)
+    for i, row in enumerate(near):
+        away = [np.sqrt(apart(s)) for s, _ in row]
+        if away:
+            width[i] = away[min(7, len(away)) - 1]
+        if away and width[i] == 0:
+            width[i] = min([d for d in away if d > 0], default=1.0)
+    W = np.zeros((n, n))
+    for i, row in enumerate(near):
+        for s, j in row:
+            W[i, j] = np.exp(-apart(s) / (width[i] * width[j]))
+    A = (W + W.T) / 2
+    S = np.zeros((n, n))
+    for i in range(n):
+        S[i, i] = 1.0 if A[i].sum() == 0 else 0.5
+        if A[i].sum() > 0:
+            S[i] += A[i] / A[i].sum() / 2
+    return S
+
+
+def local_kernels(X, rank, depths):
+    """K_t of unit rows X, t in depths: cosines of the rows of S^t F."""
+    n = len(X)
+    S = walk(neighbours(X, min(int(np.ceil(np.log2(n))), n - 1)))
+    Vt = np.linalg.svd(X, full_matrices=False)[2]
+    F = X @ Vt[:rank].T
+    kernels = []
+    for t in depths:
+        Z = np.linalg.matrix_power(S, t) @ F
+        lengths = np.linalg.norm(Z, axis=1, keepdims=True)
+        Z = Z / np.where(lengths > 0, lengths, 1)
+        kernels.append(Z @ Z.T)
+    return kernels

@@ -17,16 +17,18 @@ from gmkcf_dask.cli.commands import main
 from gmkcf_dask.cli.options import (
     Location,
     cluster_options,
-    describe_cluster,
     force_option,
-    kernel_options,
-    start_cluster,
+    kernel_making_options,
+    kernels_option,
+    paper_option,
+    start_planned,
 )
 from gmkcf_dask.cli.output import add_result, current_output, echo, output_options
 from gmkcf_dask.cli.progress import read_input, show_progress
 from gmkcf_dask.cli.reading import check_samples, request_of, text_options
 from gmkcf_dask.cli.signals import interruptible
 from gmkcf_dask.errors import InputError
+from gmkcf_dask.methods.defaults import PAPER_KERNELS
 
 SUGGESTION, PICTURE = "suggest_k.json", "suggest_k.png"
 MOST_KS = 1000
@@ -55,7 +57,9 @@ _STAGES = ("reading", "statistics", "write", "suggest")
     help="INPUT: build the kernels here, or use them again.  [default: in memory]",
 )
 @force_option
-@kernel_options
+@paper_option
+@kernels_option(PAPER_KERNELS)
+@kernel_making_options
 @text_options
 @cluster_options
 @output_options
@@ -77,6 +81,8 @@ def suggest_k(
     from gmkcf_dask.methods.select_k import suggest, validate_restarts
     from gmkcf_dask.store.files import check_writable
 
+    # the criteria are tried on kernels of all pairs
+    options["kernels"] = options["kernels"] or PAPER_KERNELS
     numbers = parse_ks(ks)
     validate_restarts(restarts)
     weights = None if weights_of is None else _learned_weights(weights_of)
@@ -143,7 +149,8 @@ def _kernels(
     job = suggestion_job(numbers, n, restarts)
     if request is not None and store is None:
         with show_progress() as listen:
-            yield pipeline.dense_kernels(request, listen, job=job), interruptible(listen)
+            made = pipeline.memory_kernels(request, max(numbers), listen, job)
+            yield made.stack, interruptible(listen)
         return
 
     def plan_on(resources: Any) -> Any:
@@ -151,14 +158,10 @@ def _kernels(
             return pipeline.store_plan(opened, max(numbers), resources, job)
         return pipeline.request_plan(request, max(numbers), resources, store, job=job)
 
-    described = describe_cluster(n, options)
-    if described is not None:
-        plan_on(described)
     with (
-        start_cluster(n, options) as resources,
+        start_planned(n, options, plan_on) as (resources, plan),
         show_progress(*_STAGES[-1:]) as listen,
     ):
-        plan = plan_on(resources)
         if store is not None:
             opened = pipeline.build(store, request, plan, resources, listen, force=options["force"])
         yield pipeline.stored_kernels(opened, plan, resources), interruptible(listen)

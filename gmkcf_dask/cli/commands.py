@@ -14,25 +14,29 @@ import click
 from gmkcf_dask import __version__
 from gmkcf_dask.cli.group import Group
 from gmkcf_dask.cli.options import (
+    FILE,
     METHOD_PARAMETERS,
     Location,
     cluster_options,
     clusters_option,
-    default_store,
     describe_cluster,
     fit_options,
     force_option,
     input_argument,
     kernel_options,
     normalization_option,
+    paper_option,
     refuse_foreign_store,
     start_cluster,
+    start_planned,
+    store_of,
     which_options,
+    with_defaults,
 )
 from gmkcf_dask.cli.output import add_note, add_result, current_output, echo, output_options
 from gmkcf_dask.cli.progress import read_input, show_progress
 from gmkcf_dask.cli.reading import check_samples, options_of_store, request_of, text_options
-from gmkcf_dask.cli.report import machine_summary, report_many, report_one
+from gmkcf_dask.cli.report import machine_summary, report
 from gmkcf_dask.cli.signals import interruptible
 from gmkcf_dask.errors import HopelessError, InputError, StoreBusyError, redacted
 from gmkcf_dask.system.disk_space import folder_in_errors
@@ -65,6 +69,7 @@ def main() -> None:
 @main.command()
 @input_argument
 @clusters_option
+@paper_option
 @which_options
 @kernel_options
 @text_options
@@ -80,7 +85,7 @@ def plan(input_path: str, n_clusters: int, **options: Any) -> None:
     read = partial(request_of, input_path, options, disk_free=here)
     request = read_input(read, "reading")
     check_samples(method.check_samples, request.n_samples, input_path)
-    kernels = _select_kernels(options["kernel"], method, tuple(spec.name for spec in request.specs))
+    kernels = _select_kernels(options["kernel"], method, request.names)
     with ExitStack() as stack:
         resources = describe_cluster(request.n_samples, options)
         if resources is None:
@@ -96,6 +101,7 @@ def plan(input_path: str, n_clusters: int, **options: Any) -> None:
 @input_argument
 @click.argument("store", type=Location())
 @force_option
+@paper_option
 @kernel_options
 @text_options
 @cluster_options
@@ -118,25 +124,16 @@ def build(input_path: str, store: Path, **options: Any) -> None:
         with folder_in_errors(store):
             return pipeline.request_plan(request, 1, resources, store, residency="recompute")
 
-    described = describe_cluster(request.n_samples, options)
-    if described is not None:
-        plan_on(described)
     with (
-        start_cluster(request.n_samples, options) as resources,
+        start_planned(request.n_samples, options, plan_on) as (resources, the_plan),
         show_progress() as listen,
     ):
         built = pipeline.build(
-            store,
-            request,
-            plan_on(resources),
-            resources,
-            listen,
-            force=options["force"],
-            verify=True,
+            store, request, the_plan, resources, listen, force=options["force"], verify=True
         )
-    add_result(store=store, kernels=list(built.names), n_samples=built.n_samples)
+    add_result(store=store, kernels=list(built.kernel_names), n_samples=built.n_samples)
     echo(
-        f"{store}: {len(built.names)} kernels of {built.n_samples:,} samples, "
+        f"{store}: {len(built.kernel_names)} kernels of {built.n_samples:,} samples, "
         f"{human_bytes(built.stored_bytes())} on disk"
     )
     _echo_duplicates(built)
@@ -145,22 +142,22 @@ def build(input_path: str, store: Path, **options: Any) -> None:
 
 @main.command()
 @click.argument("store", type=Location())
+@paper_option
 @fit_options
 @cluster_options
 @output_options
 def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
     """Cluster the samples of a finished STORE."""
     from gmkcf_dask.pipeline import run as pipeline
-    from gmkcf_dask.results.run_folder import check_run_folder
     from gmkcf_dask.store.kernel_store import KernelStore
 
-    method = _method(options)
-    resume = _check_resume(method, options, overwrite=overwrite)
-    check_run_folder(out, overwrite=overwrite, resume=resume)
+    method = _method_to_fit(out, options, overwrite=overwrite)
     opened = KernelStore.open(store)
     method.check_samples(opened.n_samples)
-    wanted = _fit_options(out, method, opened.names, options, overwrite=overwrite)
-    if resume and _is_done(wanted, opened):
+    if options["paper"]:
+        _refuse_other_kernels(opened)
+    wanted = _fit_options(out, method, opened.kernel_names, options, overwrite=overwrite)
+    if wanted.resume and _is_done(wanted, opened):
         return
 
     described = describe_cluster(opened.n_samples, options)
@@ -172,6 +169,7 @@ def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
 
 @main.command()
 @input_argument
+@paper_option
 @fit_options
 @click.option(
     "--store",
@@ -187,22 +185,19 @@ def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
 def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **options: Any) -> None:
     """Plan, build and fit in one: from INPUT to clusters."""
     from gmkcf_dask.pipeline import run as pipeline
-    from gmkcf_dask.results.run_folder import check_run_folder
     from gmkcf_dask.store.build import find_store
 
-    method = _method(options)
-    resume = _check_resume(method, options, overwrite=overwrite)
-    check_run_folder(out, overwrite=overwrite, resume=resume)
+    method = _method_to_fit(out, options, overwrite=overwrite)
     watch = pipeline.Stopwatch({})
-    place = store or default_store(options, out)
-    with folder_in_errors(place):
-        read = partial(request_of, input_path, options, disk_free=pipeline.disk_to_fill(place))
-        request = watch.time("read", lambda: read_input(read, *_STAGES))
+    path = store or store_of(out, options["cluster_config"].storage)
+    with folder_in_errors(path):
+        read = partial(request_of, input_path, options, disk_free=pipeline.disk_to_fill(path))
+        with watch.time("read"):
+            request = read_input(read, *_STAGES)
     check_samples(method.check_samples, request.n_samples, input_path)
-    path, title = place, Path(input_path).name
-    names = tuple(spec.name for spec in request.specs)
-    wanted = _fit_options(out, method, names, options, overwrite=overwrite, title=title)
-    if resume and _is_done(wanted, find_store(path, request)):
+    title = Path(input_path).name
+    wanted = _fit_options(out, method, request.names, options, overwrite=overwrite, title=title)
+    if wanted.resume and _is_done(wanted, find_store(path, request)):
         return
     replace = overwrite and store is None and pipeline.is_other_store(path, request)
     if replace:
@@ -216,65 +211,24 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
                 request, method.n_clusters, resources, used, disk_free=free, job=wanted.job()
             )
 
-    described = describe_cluster(request.n_samples, options)
-    if described is not None:
-        plan_on(described)
-    with start_cluster(request.n_samples, options) as resources:
-        the_plan = plan_on(resources)
+    with start_planned(request.n_samples, options, plan_on) as (resources, the_plan):
         echo(f"plan for {redacted(input_path)} on {resources.description}")
         for line in the_plan.lines():
             click.echo(f"  {line}")
         if replace:
             pipeline.remove_store(path, force=options["force"])
-        with show_progress() as listen:
-            built = watch.time(
-                "build",
-                lambda: pipeline.build(
-                    path, request, the_plan, resources, listen, force=options["force"]
-                ),
+        with show_progress() as listen, watch.time("build"):
+            built = pipeline.build(
+                path, request, the_plan, resources, listen, force=options["force"]
             )
         _echo_duplicates(built)
         _fit_and_report(wanted, built, resources, watch.seconds)
 
 
 @main.command()
-@click.argument("run_folder", metavar="RUN", type=Location())
-@click.option(
-    "--labels",
-    type=Location(),
-    help="CSV with the columns id,label.  [default: the labels that came with the corpus]",
-)
-@cluster_options
-@output_options
-def score(run_folder: Path, labels: Path | None, **options: Any) -> None:
-    """Compare the clusters of a RUN with known labels: ACC, NMI, purity, ARI.
-
-    The cluster options are accepted but not used.
-    """
-    from gmkcf_dask.results.finished_run import store_of_run
-    from gmkcf_dask.results.metrics import scores
-    from gmkcf_dask.results.run_folder import labels_of_run, match_labels, read_labels, read_result
-
-    result = read_result(run_folder)
-    predicted = labels_of_run(run_folder, result)
-    if labels is not None:
-        known = read_labels(labels)
-    else:
-        store = store_of_run(result, run_folder)
-        found = store.strings("labels")
-        if found is None:
-            raise InputError("the corpus came without labels: give them with --labels FILE")
-        known = dict(zip(store.ids, found, strict=True))
-    measured = scores(*match_labels(predicted, known))
-    add_result(run=run_folder, scores=measured)
-    for name, value in measured.items():
-        click.echo(f"{name:<7}{value:.4f}")
-
-
-@main.command()
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=FILE,
     required=True,
     help="Folder with NAME.mat for every data set (X, and labels y).",
 )
@@ -286,10 +240,9 @@ def score(run_folder: Path, labels: Path | None, **options: Any) -> None:
     "gmkcf_spectral, sc_symmetric, coreg_0.1, rmkkm_warm; kmeans, nmf, knn_spectral on X.",
 )
 @click.option("--runs", "n_seeds", type=int, default=20, help="Seeds 0, 1, … of every method.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), required=True, help="Folder for runs and tables."
-)
+@click.option("--out", type=FILE, required=True, help="Folder for runs and tables.")
 @normalization_option
+@click.option("--paper", is_flag=True, help="Accepted for symmetry: this is the paper's setting.")
 @cluster_options
 @output_options
 def benchmark(
@@ -299,6 +252,7 @@ def benchmark(
     n_seeds: int,
     out: Path,
     normalization: Any,
+    paper: bool,
     **options: Any,
 ) -> None:
     """Run the paper's methods and others on its corpora and compare with its tables.
@@ -309,16 +263,18 @@ def benchmark(
     from gmkcf_dask.pipeline.benchmark.runs import Benchmark, run_benchmark
     from gmkcf_dask.pipeline.benchmark.tables import write_report
 
-    names = [name.strip() for name in methods.split(",") if name.strip()]
-    sets = tuple(name.strip() for name in datasets.split(",") if name.strip())
-    asked = Benchmark(data, out, sets, tuple(choose_entries(names)), n_seeds, normalization)
+    def names_in(text: str) -> list[str]:
+        return [name.strip() for name in text.split(",") if name.strip()]
+
+    entries = tuple(choose_entries(names_in(methods)))
+    job = Benchmark(data, out, tuple(names_in(datasets)), entries, n_seeds, normalization)
     with start_cluster(0, options) as resources, show_progress() as listen:
 
         def print_row(line: str) -> None:
             listen.close()
             click.echo(line)
 
-        rows = run_benchmark(asked, resources, print_row, listen)
+        rows = run_benchmark(job, resources, print_row, listen)
     written = write_report(out, rows)
     add_result(runs=len(rows), written=written)
     for path in written:
@@ -330,28 +286,45 @@ def benchmark(
 # helpers
 
 
+def _refuse_other_kernels(store: KernelStore) -> None:
+    """--paper is about the twelve kernels of the paper."""
+    from gmkcf_dask.kernels.specs import PAPER12
+
+    if store.kernel_names != tuple(spec.name for spec in PAPER12):
+        raise InputError(
+            f"{store.path} has the kernels {', '.join(store.kernel_names)}, not the twelve of the "
+            "paper: build it with --paper, or leave --paper out"
+        )
+
+
 def _echo_duplicates(store: Any) -> None:
     for sentence in store.duplicates():
         click.echo(f"nearly the same: {sentence}")
 
 
 def _method(options: dict[str, Any]) -> Any:
-    from gmkcf_dask.methods.registry import make_method
+    from gmkcf_dask.methods.defaults import DEFAULTS
+    from gmkcf_dask.methods.registry import make_method, parameters_of
 
     given = {name: options[name] for name in METHOD_PARAMETERS if options[name] is not None}
-    return make_method(options["method"], n_clusters=options["n_clusters"], **given)
+    own, chosen = parameters_of(options["method"]), with_defaults(options)
+    usual = {name: chosen[name] for name in DEFAULTS if name in own}
+    return make_method(options["method"], n_clusters=options["n_clusters"], **{**usual, **given})
 
 
-def _check_resume(method: Any, options: dict[str, Any], *, overwrite: bool) -> bool:
-    """The option --resume, once it fits the others."""
-    resume: bool = options["resume"]
-    if resume and overwrite:
+def _method_to_fit(out: Path, options: dict[str, Any], *, overwrite: bool) -> Any:
+    """The method, once --resume fits the other options and the run folder is free."""
+    from gmkcf_dask.results.run_folder import check_run_folder
+
+    method = _method(options)
+    if options["resume"] and overwrite:
         raise InputError("--resume continues a run and --overwrite replaces it: choose one")
     if method.run_type is None and options["checkpoint_every"] is not None:
         raise InputError(
             f"{method.name} is short and keeps no checkpoints: leave --checkpoint-every out"
         )
-    return resume
+    check_run_folder(out, overwrite=overwrite, resume=options["resume"])
+    return method
 
 
 def _is_done(wanted: FitOptions, store: KernelStore | None) -> bool:
@@ -435,9 +408,9 @@ def _fit_and_report(
     watch = pipeline.Stopwatch(seconds)
     try:
         with show_progress(*_STAGES[3:]) as listen:
-            hear = interruptible(listen)
+            listener = interruptible(listen)
             runs = pipeline.fit_into(
-                wanted, store, resources, listen=hear, watch=watch, notes=notes
+                wanted, store, resources, listen=listener, watch=watch, notes=notes
             )
     except (HopelessError, InputError, StoreBusyError):
         raise  # the same command would end there again; what InputError leaves waits for another
@@ -446,10 +419,7 @@ def _fit_and_report(
         raise
     for sentence in runs[0].result.warnings:
         add_note(sentence)
-    if len(runs) == 1:
-        report_one(runs[0])
-    else:
-        report_many(runs)
+    report(runs)
     last = runs[-1].result.seconds
     click.echo("time: " + ", ".join(f"{stage} {value:.1f} s" for stage, value in last.items()))
     where = out if len(runs) == 1 else out / "KERNEL"

@@ -5,22 +5,34 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 import click
 import msgspec
 
 from gmkcf_dask.compute import STALL_SECONDS
-from gmkcf_dask.errors import DiskFullError
+from gmkcf_dask.errors import DiskFullError, InputError, redacted
 from gmkcf_dask.kernels.tiling import STORED_BYTES
+from gmkcf_dask.methods.defaults import (
+    DEFAULT_ASSIGN,
+    DEFAULT_INIT,
+    DEFAULT_KERNELS,
+    DEFAULT_SOLVER,
+    DEFAULTS,
+    PAPER,
+    PAPER_KERNELS,
+    Assign,
+)
 
 if TYPE_CHECKING:
     from gmkcf_dask.cluster import ClusterConfig, Resources
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+FILE = click.Path(path_type=Path)
+COUNT = click.IntRange(min=1)
 
 
 class Location(click.Path):
@@ -64,9 +76,8 @@ def _with_cluster_config(command: _F) -> _F:
         from gmkcf_dask.cluster.plain_yaml import load_file
 
         where: str | None = options["cluster"]
-        document = None
-        if where is not None and is_config_path(where):
-            document = load_file(Path(where))
+        is_file = where is not None and is_config_path(where)
+        document = load_file(Path(str(where))) if is_file else None
         if document is None or not is_mpi(document):
             return command(*args, **options, cluster_config=cluster_config(options, document))
         from gmkcf_dask.cluster.mpi import mpi_member
@@ -97,7 +108,7 @@ cluster_options = options_in_a_row(
     ),
     click.option(
         "--workers",
-        type=click.IntRange(min=1),
+        type=COUNT,
         help="Worker processes (local) or threads (threads).  [default: all cores]",
     ),
     click.option(
@@ -108,20 +119,14 @@ cluster_options = options_in_a_row(
     ),
     click.option(
         "--tls-ca",
-        type=click.Path(path_type=Path),
+        type=FILE,
         help="For tls:// addresses and local: the cluster's authority, PEM.  [default: Dask's "
         "configuration]",
     ),
     click.option(
-        "--tls-cert",
-        type=click.Path(path_type=Path),
-        help="Our certificate, PEM.  [default: Dask's configuration]",
+        "--tls-cert", type=FILE, help="Our certificate, PEM.  [default: Dask's configuration]"
     ),
-    click.option(
-        "--tls-key",
-        type=click.Path(path_type=Path),
-        help="Its key, PEM.  [default: Dask's configuration]",
-    ),
+    click.option("--tls-key", type=FILE, help="Its key, PEM.  [default: Dask's configuration]"),
     click.option(
         "--insecure",
         is_flag=True,
@@ -145,12 +150,25 @@ normalization_option = click.option(
     default="unit",
     help="Unit diagonal, D^-1/2 K D^-1/2, or none.",
 )
-kernel_options = options_in_a_row(
-    click.option(
+
+
+def kernels_option(default: str) -> Callable[[_F], _F]:
+    """--kernels of a command that has this default."""
+    return click.option(
         "--kernels",
-        default="paper12",
-        help="Comma-separated: the set paper12, linear, cosine, rbf_T (width T times the mean "
-        "distance), poly_aA_bB.",
+        help="Comma-separated: the sets local and paper12, linear, cosine, rbf_T (width T times "
+        f"the mean distance), poly_aA_bB.  [default: {default}]",
+    )
+
+
+kernel_making_options = options_in_a_row(
+    click.option(
+        "--max-k",
+        "max_clusters",
+        metavar="K",
+        type=COUNT,
+        help="local: clusters that the kernels of a store will be used for, at most.  [default: "
+        "50, or -k if that is more]",
     ),
     normalization_option,
     click.option(
@@ -174,29 +192,35 @@ kernel_options = options_in_a_row(
         "of its own.",
     ),
     click.option(
-        "--block",
-        type=click.IntRange(min=1),
-        help="Edge of a tile, in samples.  [default: chosen by the plan]",
+        "--block", type=COUNT, help="Edge of a tile, in samples.  [default: chosen by the plan]"
     ),
+)
+kernel_options = options_in_a_row(kernels_option(DEFAULT_KERNELS), kernel_making_options)
+paper_option = click.option(
+    "--paper",
+    is_flag=True,
+    help="The paper's setting: twelve kernels, random start, Algorithm 1, K-means on V, and texts "
+    "as plain TF-IDF. Options that are given win.",
 )
 clusters_option = click.option(
     "-k", "--clusters", "n_clusters", type=int, required=True, help="Number of clusters."
 )
 METHOD_PARAMETERS = (
     "n_init", "init", "solver", "inner_iter", "v_steps", "tol", "max_iter", "polish", "laplacian",
-    "lam", "gamma", "restart_inner",
+    "lam", "gamma", "restart_inner", "assign",
 )  # fmt: skip
 method_options = options_in_a_row(
     click.option("--n-init", type=int, help="Random restarts; the best one is kept.  [default: 1]"),
     click.option(
         "--init",
         type=click.Choice(["random", "spectral"]),
-        help="gmkcf, kcf: where to start.  [default: random]",
+        help=f"gmkcf, kcf: where to start.  [default: {DEFAULT_INIT}]",
     ),
     click.option(
         "--solver",
         type=click.Choice(["paper", "accelerated"]),
-        help="gmkcf, kcf: Algorithm 1, or fewer passes to the same objective.  [default: paper]",
+        help="gmkcf, kcf: Algorithm 1, or fewer passes to the same objective.  [default: "
+        f"{DEFAULT_SOLVER}]",
     ),
     click.option(
         "--inner-iter",
@@ -222,6 +246,13 @@ method_options = options_in_a_row(
         "--laplacian",
         type=click.Choice(["symmetric", "unnormalized"]),
         help="sc: which one.  [default: symmetric]",
+    ),
+    click.option(
+        "--assign",
+        type=click.Choice(get_args(Assign)),
+        help="gmkcf, kcf, sc, coreg: from rows of V or of the embedding to clusters: K-means, "
+        "spherical k-means (directions only), or (gmkcf, kcf) the largest entry.  [default: "
+        f"{DEFAULT_ASSIGN}]",
     ),
     click.option("--lam", type=float, help="coreg: pull to the consensus.  [default: 0.1]"),
     click.option("--gamma", type=float, help="rmkkm: between 0 and 1.  [default: 0.3]"),
@@ -268,7 +299,7 @@ fit_options = options_in_a_row(
     click.option(
         "--checkpoint-every",
         metavar="ITERATIONS",
-        type=click.IntRange(min=1),
+        type=COUNT,
         help="gmkcf, kcf, rmkkm, kkm: how often to write a checkpoint into --out.  [default: as "
         "often as it takes a twentieth of the time]",
     ),
@@ -281,18 +312,18 @@ force_option = click.option(
 input_argument = click.argument("input_path", metavar="INPUT")
 
 
+def with_defaults(options: dict[str, Any]) -> dict[str, Any]:
+    """Options with the kernels and parameters that stand for those that are not given."""
+    usual = PAPER if options["paper"] else DEFAULTS
+    kernels = PAPER_KERNELS if options["paper"] else DEFAULT_KERNELS
+    missing = {"kernels": kernels, **usual}
+    return options | {n: value for n, value in missing.items() if options.get(n) is None}
+
+
 def cluster_config(
     options: dict[str, Any], document: dict[str, Any] | None = None
 ) -> ClusterConfig:
-    """The cluster that the options describe; they win over the file that --cluster names.
-
-    Parameters
-    ----------
-    options : dict
-        Of the command line.
-    document : dict, optional
-        The content of the file, if --cluster names one.
-    """
+    """The cluster that the options describe; they win over `document`, the file of --cluster."""
     from gmkcf_dask.cluster.config import ClusterConfig, parse_document
     from gmkcf_dask.cluster.schema import Text
     from gmkcf_dask.cluster.tls import certificates
@@ -310,12 +341,26 @@ def cluster_config(
         files = config.certificates
         names = tuple(f"{where}: gmkcf.tls.{part}" for part in ("ca", "cert", "key"))
         tls = certificates(files.ca, files.cert, files.key, names)
-    _refuse_contradictions(options, config, encrypted=tls is not None)
+    workers: int | None = options["workers"]
+    if workers and config.kind == "mpi":
+        raise InputError(
+            "--workers is not for a cluster of kind mpi, whose processes are there already: start "
+            "two more than that with mpirun -n"
+        )
+    if options["insecure"] and tls is not None:
+        raise InputError(
+            "--insecure and certificates do not go together: leave the option out, or the "
+            "certificates (tls in a cluster file)"
+        )
+    minimum = config.minimum
+    if workers is not None and minimum is not None:  # no more than --workers allows
+        hosts = max(1, len(config.hosts) - 1)  # the first has the scheduler
+        minimum = min(minimum, workers * hosts)
     return msgspec.structs.replace(
         config,
-        workers=options["workers"] or config.workers,
-        adaptive=None if options["workers"] else config.adaptive,
-        minimum=_minimum(options["workers"], config),
+        workers=workers or config.workers,
+        adaptive=None if workers else config.adaptive,
+        minimum=minimum,
         memory=options["memory"] or config.memory,
         certificates=tls,
         insecure=options["insecure"] or config.insecure,
@@ -324,61 +369,25 @@ def cluster_config(
     )
 
 
-def _minimum(workers: int | None, config: ClusterConfig) -> int | None:
-    """Workers to wait for: as in the file, but no more than `--workers` allows."""
-    if workers is None or config.minimum is None:
-        return config.minimum
-    hosts = max(1, len(config.hosts) - 1)  # the first has the scheduler
-    return min(config.minimum, workers * hosts)
-
-
-def _refuse_contradictions(
-    options: dict[str, Any], config: ClusterConfig, *, encrypted: bool
-) -> None:
-    """Refuse an option that would be ignored."""
-    from gmkcf_dask.errors import InputError
-
-    if options["workers"] and config.kind == "mpi":
-        raise InputError(
-            "--workers is not for a cluster of kind mpi, whose processes are there already: start "
-            "two more than that with mpirun -n"
-        )
-    if options["insecure"] and encrypted:
-        raise InputError(
-            "--insecure and certificates do not go together: leave the option out, or the "
-            "certificates (tls in a cluster file)"
-        )
-
-
-def default_store(options: dict[str, Any], out: Path) -> Path:
-    """Where `gmkcf run` puts the kernels: into the cluster file's storage, or beside results."""
-    return store_of(out, options["cluster_config"].storage)
-
-
 def store_of(out: Path, storage: str | None) -> Path:
-    """The same for a storage that is known."""
+    """Where `gmkcf run` puts the kernels: into the cluster file's storage, or beside results."""
     from gmkcf_dask.store.files import absolute
     from gmkcf_dask.store.object_storage import location
 
     if not storage:
-        return _store_inside(out)
+        return out / "store.zarr"
     return location(f"{storage.rstrip('/')}/{absolute(out).name}.zarr")
 
 
-def _store_inside(out: Path) -> Path:
-    return out / "store.zarr"
-
-
 def refuse_foreign_store(out: Path, store: Path) -> None:
-    """A store in the storage of a cluster file is replaced only where its run is, too.
+    """Refuse to replace a store in the storage of a cluster file that is not of a run in `out`.
 
-    Runs of the same name in other folders have theirs under the same name.
+    Runs of the same name in other folders have their stores under the same name.
     """
-    from gmkcf_dask.errors import InputError, redacted
     from gmkcf_dask.results.run_folder import read_result
     from gmkcf_dask.store.files import names_in, resolved
 
-    if str(store) == str(_store_inside(out)):
+    if str(store) == str(store_of(out, None)):
         return
     path = redacted(str(resolved(store)))
     own = False
@@ -417,8 +426,19 @@ def start_cluster(
         minimum = config.minimum or 1
         workers = f"{minimum} worker{'s' if minimum > 1 else ''}"
         click.echo(f"waiting for {workers}, at most {config.wait:g} s", err=True)
-    with ExitStack() as stack:
-        resources = stack.enter_context(start(config, n_samples, unchecked=unchecked))
+    with start(config, n_samples, unchecked=unchecked) as resources:
         if resources.dashboard:
             click.echo(f"dashboard: {resources.dashboard}")
         yield resources
+
+
+@contextmanager
+def start_planned(
+    n_samples: int, options: dict[str, Any], make_plan: Callable[[Resources], Any]
+) -> Iterator[tuple[Resources, Any]]:
+    """Start the cluster and plan on it; also plan before, where its resources are known."""
+    described = describe_cluster(n_samples, options)
+    if described is not None:
+        make_plan(described)
+    with start_cluster(n_samples, options) as resources:
+        yield resources, make_plan(resources)

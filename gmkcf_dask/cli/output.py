@@ -102,6 +102,12 @@ class Output:
         else:
             self._print_stderr(f"note: {text}")
 
+    def tell(self, text: str) -> None:
+        """Show a line of an event, which listeners show themselves; results do not keep it."""
+        self.log(f"note: {text}")
+        if self.display is None and not (self.quiet or self.json):
+            self._print_stderr(f"note: {text}")
+
     def answer(self, text: str) -> None:
         """Print the one result that `--quiet` does not mute."""
         if self.quiet:
@@ -232,11 +238,7 @@ def _set_option(context: click.Context, parameter: click.Parameter, value: Any) 
 
 _option = partial(click.option, is_eager=True, expose_value=False, callback=_set_option)
 _OPTIONS = (
-    _option(
-        "--quiet",
-        is_flag=True,
-        help="Print only notes and errors: no progress, no results.",
-    ),
+    _option("--quiet", is_flag=True, help="Print only notes and errors: no progress, no results."),
     _option(
         "--json",
         is_flag=True,

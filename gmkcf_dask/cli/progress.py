@@ -9,29 +9,28 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gmkcf_dask.cli.output import Output, current_output
-from gmkcf_dask.events import Event, IterationDone, Listener, StageProgress, stage_label
+from gmkcf_dask.cli.output import current_output
+from gmkcf_dask.events import Event, IterationDone, Listener, StageNote, StageProgress, stage_label
 from gmkcf_dask.events.stages import Stage, StageTracker, format_count
 
 _LOG_INTERVAL = 10.0
 
 
-class Listeners:
+class Listeners(list[Any]):
     """A listener that calls several; `close` ends the stage that they show."""
 
-    def __init__(self, listeners: Sequence[Any]) -> None:
-        self._listeners = listeners
-
     def __call__(self, event: Event) -> None:
-        for listener in self._listeners:
+        for listener in self:
             listener(event)
+        if isinstance(event, StageNote):
+            current_output().tell(event.message)
 
     def close(self) -> None:
-        for listener in self._listeners:
+        for listener in self:
             listener.close()
 
 
@@ -72,33 +71,22 @@ class _StageLog:
 
 @contextmanager
 def show_progress(*stages: str) -> Iterator[Listeners]:
-    """Show progress as the options want it.
-
-    Parameters
-    ----------
-    *stages : str
-        All stages of the command, in order; those of the first call count.
-    """
+    """Show progress as the options want it; the stages of the first call are the command's."""
     output = current_output()
     output.stages = output.stages or stages
-    output.display = _display(output)
-    shown = [output.json_lines()] if output.json else []
-    shown += [] if output.display is None else [output.display]
-    listeners = Listeners([*shown, _StageLog(output.log)])
+    listeners = Listeners([_StageLog(output.log)])
+    if output.json:
+        listeners.insert(0, output.json_lines())
+    elif not output.quiet and sys.stderr.isatty():
+        from gmkcf_dask.events.progress import Progress  # importing rich takes time
+
+        output.display = Progress(stages=output.stages)
+        listeners.insert(0, output.display)
     try:
         yield listeners
     finally:
         listeners.close()
         output.display = None
-
-
-def _display(output: Output) -> Any:
-    """The display, if standard error is a terminal; importing rich takes time."""
-    if output.quiet or output.json or not sys.stderr.isatty():
-        return None
-    from gmkcf_dask.events.progress import Progress
-
-    return Progress(stages=output.stages)
 
 
 def read_input(read: Callable[[Listener], Any], *stages: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from gmkcf_dask.cli.options import options_in_a_row
+from gmkcf_dask.cli.options import COUNT, FILE, options_in_a_row, with_defaults
 from gmkcf_dask.errors import DamagedStoreError, InputError
 from gmkcf_dask.system.units import MIB
 
@@ -33,7 +33,7 @@ def _documents(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 def _stop_words(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """The one list that is here; of others it is said where they come from."""
-    if value in (None, "english"):
+    if value in (None, "english", "none"):
         return value
     raise click.BadParameter(
         f"{value!r} is not 'english': lists of other languages are given by --stop-words-file (one "
@@ -54,19 +54,17 @@ text_options = options_in_a_row(
     click.option(
         "--stop-words",
         callback=_stop_words,
-        metavar="[english]",
+        metavar="[english|none]",
         help="Words to leave out.  [default: none]",
     ),
     click.option(
-        "--stop-words-file",
-        type=click.Path(path_type=Path),
-        help="Words to leave out, one per line.  [default: none]",
+        "--stop-words-file", type=FILE, help="Words to leave out, one per line.  [default: none]"
     ),
     click.option(
         "--tokens",
         type=click.Choice(["words", "chars"]),
-        default="words",
-        help="What terms are made of; chars for scripts without spaces, such as Chinese.",
+        help="What terms are made of; chars for scripts without spaces, such as Chinese.  "
+        "[default: words]",
     ),
     click.option(
         "--ngrams",
@@ -75,7 +73,7 @@ text_options = options_in_a_row(
     ),
     click.option(
         "--min-df",
-        type=click.IntRange(min=1),
+        type=COUNT,
         help="Documents a word must appear in.  [default: 2, 1 below 50 documents]",
     ),
     click.option(
@@ -84,12 +82,12 @@ text_options = options_in_a_row(
         metavar="COUNT|SHARE",
         help="Documents a word may appear in; with a point a share of them.  [default: 1.0]",
     ),
+    click.option("--max-features", type=COUNT, help="Keep this many words only.  [default: all]"),
     click.option(
-        "--max-features",
-        type=click.IntRange(min=1),
-        help="Keep this many words only.  [default: all]",
+        "--sublinear-tf/--no-sublinear-tf",
+        default=None,
+        help="Count words as 1 + log(count).  [default: no]",
     ),
-    click.option("--sublinear-tf", is_flag=True, help="Count words as 1 + log(count)."),
     click.option("--keep-case", is_flag=True, help="Tea and tea are two words."),
     click.option(
         "--features",
@@ -97,39 +95,45 @@ text_options = options_in_a_row(
         default="tfidf",
         help="TF-IDF, or counts in hashed columns: one pass, no IDF, no names of terms.",
     ),
+    click.option(
+        "--text-preset",
+        "preset",
+        type=click.Choice(["auto", "plain"]),
+        help="Of options for texts that are not given, auto chooses stop words, tokens, df bounds "
+        "and tf by the first documents; plain takes the defaults named here.  [default: auto, or "
+        "plain with --paper]",
+    ),
 )
-_AS_THEY_ARE = (
-    "text_column", "id_column", "label_column", "title_column", "max_features", "sublinear_tf",
-    "tokens", "ngrams", "features", "encoding",
-)  # fmt: skip
 
 
 def text_options_of(options: dict[str, Any]) -> Any:
-    """The `TextOptions` that were asked for."""
+    """The `TextOptions` of the command line."""
     from gmkcf_dask.corpus import TextOptions
 
     words, file = options["stop_words"], options["stop_words_file"]
     if words is not None and file is not None:
         raise InputError("--stop-words and --stop-words-file are both given: choose one")
-    return TextOptions(
-        **{name: options[name] for name in _AS_THEY_ARE},
-        min_df=options["min_df"] or "auto",
-        max_df=1.0 if options["max_df"] is None else options["max_df"],
-        lowercase=not options["keep_case"],
-        stop_words=words if file is None else _words_in(file),
-    )
+    names = TextOptions.__dataclass_fields__
+    if options.get("paper") and options.get("preset") is None:
+        options = options | {"preset": "plain"}
+    values = {name: options[name] for name in names if options.get(name) is not None}
+    values["lowercase"] = not options["keep_case"]
+    if file is not None:
+        values["stop_words"] = _words_in(file)
+    elif words == "none":
+        values["stop_words"] = None
+    return TextOptions(**values)
 
 
 def _words_in(path: Path) -> tuple[str, ...]:
     try:
-        if path.stat().st_size > _MOST_STOP_WORDS:
-            raise InputError(f"{path} is too large for a list of stop words: give another file")
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        size = path.stat().st_size
+        lines = path.read_text("utf-8-sig").splitlines() if size <= _MOST_STOP_WORDS else None
     except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
         cause = getattr(error, "strerror", None) or "it is not UTF-8"
         raise InputError(f"{path} cannot be read as stop words ({cause}): give another") from error
+    if lines is None:
+        raise InputError(f"{path} is too large for a list of stop words: give another file")
     return tuple(word for line in lines if (word := line.strip()))
 
 
@@ -144,7 +148,7 @@ def options_of_store(store: Path, options: dict[str, Any]) -> dict[str, Any]:
     """
     from dataclasses import replace
 
-    from gmkcf_dask.corpus import TextOptions
+    from gmkcf_dask.corpus.text_options import CHOSEN
     from gmkcf_dask.store.kernel_store import KernelStore, is_store
     from gmkcf_dask.store.manifest import Manifest
 
@@ -155,6 +159,7 @@ def options_of_store(store: Path, options: dict[str, Any]) -> dict[str, Any]:
     given = {name for name in options if context.get_parameter_source(name) != default}
     shared = [kernel for kernel in manifest.kernels if kernel.name in manifest.formulas]
     own = [name for name in manifest.names if name not in manifest.formulas]
+    own += [record.name for record in manifest.factored if record.kind == "given"]
     if own and "kernels" not in given:
         raise InputError(
             f"{store} has kernels that were passed in from Python ({', '.join(own)}): run the same "
@@ -164,53 +169,56 @@ def options_of_store(store: Path, options: dict[str, Any]) -> dict[str, Any]:
         "precision": manifest.precision,
         "merge_duplicates": manifest.merge_tolerance,
     }
+    if manifest.factor_options is not None:
+        made["max_clusters"] = manifest.factor_options.max_clusters
+        made["kernels"] = ",".join(manifest.kernel_names)
     if shared:
-        made["kernels"] = ",".join(manifest.names)
+        made["kernels"] = ",".join(manifest.kernel_names)
         made |= {name: getattr(shared[0], name) for name in ("normalization", "scaling")}
-    found = options | {name: value for name, value in made.items() if name not in given}
+    merged = options | {name: value for name, value in made.items() if name not in given}
     stored = manifest.text_options
     if stored is None and manifest.inputs.get("reading") is not None:  # of an earlier format
         with suppress(DamagedStoreError):
             reading = KernelStore(store, manifest).reading()
             stored = None if reading is None else reading.options
     if stored is not None:
-        asked = text_options_of(options)
+        typed = text_options_of(options)
         names = {_OTHER_NAMES.get(name, name) for name in given}
-        fields = TextOptions.__dataclass_fields__
-        found["text"] = replace(
-            stored,
-            **{name: getattr(asked, name) for name in names if name in fields},
-        )
-    return found
+        names |= CHOSEN if "preset" in names else set()
+        names &= {*typed.__dataclass_fields__}
+        merged["text"] = replace(stored, **{name: getattr(typed, name) for name in names})
+    return merged
 
 
 def request_of(
     input_path: str, options: dict[str, Any], listen: Any, disk_free: int | None = None
 ) -> Any:
-    """INPUT with the kernels that are wanted of it.
+    """INPUT with the kernels to compute.
 
-    Samples are counted before they are read: where `disk_free`, the bytes free for kernels, has no
-    room for those of so many, that is said at once.
+    Samples are counted before they are read: if `disk_free`, the bytes free for kernels, is too
+    small for so many, the error comes at once.
     """
     from gmkcf_dask.compute.plan import refuse_by_count
     from gmkcf_dask.corpus import read_corpus, refuse_equal_rows, warn_about_zero_rows
     from gmkcf_dask.corpus.read import count_samples
-    from gmkcf_dask.kernels.specs import resolve_kernels
-    from gmkcf_dask.store.request import KernelRequest
+    from gmkcf_dask.kernels.specs import TileSpec, resolve_kernels
+    from gmkcf_dask.store.request import MAX_CLUSTERS, KernelRequest
 
-    specs = resolve_kernels(options["kernels"])
+    specs = resolve_kernels(with_defaults(options)["kernels"])
     text = options.get("text") or text_options_of(options)
     if disk_free is not None:
         n = count_samples(input_path, text)
-        refuse_by_count(n or 0, len(specs), options["precision"], disk_free)
+        tiled = sum(isinstance(spec, TileSpec) for spec in specs)
+        refuse_by_count(n or 0, tiled, options["precision"], disk_free)
     with reading_runner(input_path, options) as runner:
         corpus = read_corpus(input_path, text=text, runner=runner, listen=listen)
     refuse_equal_rows(corpus.X)
-    if corpus.reading is None:  # else said already, by name
+    if corpus.reading is None:  # else reading has warned, by name
         warn_about_zero_rows(corpus.X)
     names = ("normalization", "scaling", "precision", "block", "merge_duplicates")
-    how = {name: options[name] for name in names}
-    return KernelRequest(corpus, specs, **how)
+    most = options["max_clusters"] or max(MAX_CLUSTERS, options.get("n_clusters") or 0)
+    given = {name: options[name] for name in names}
+    return KernelRequest(corpus, specs, **given, max_clusters=most)
 
 
 def check_samples(check: Callable[[int], T], n_samples: int, input_path: str) -> T:
@@ -230,11 +238,10 @@ def check_samples(check: Callable[[int], T], n_samples: int, input_path: str) ->
 def _is_one_text(input_path: str) -> bool:
     from gmkcf_dask.corpus.folders import text_files
 
-    try:
-        found = text_files(input_path)
-    except (OSError, ValueError):  # a store
-        return False
-    return found is not None and not found.tables and len(found.files) == 1
+    with suppress(OSError, ValueError):  # a store
+        texts = text_files(input_path)
+        return texts is not None and not texts.tables and len(texts.files) == 1
+    return False
 
 
 @contextmanager
@@ -258,11 +265,10 @@ def reading_runner(input_path: str, options: dict[str, Any]) -> Iterator[Any]:
 
 
 def _text_bytes(input_path: str) -> int:
-    """Bytes of texts on disk; none where INPUT is a matrix, or wrong, which is said elsewhere."""
+    """Bytes of texts on disk; 0 for a matrix, and for wrong input, which reading reports."""
     from gmkcf_dask.corpus.folders import text_files
 
-    try:
-        found = text_files(input_path)
-        return 0 if found is None else found.size
-    except (OSError, ValueError):
-        return 0
+    with suppress(OSError, ValueError):
+        texts = text_files(input_path)
+        return 0 if texts is None else texts.size
+    return 0

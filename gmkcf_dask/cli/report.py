@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,25 @@ if TYPE_CHECKING:
     from gmkcf_dask.store.kernel_store import KernelStore
 
 
-def report_one(run: FittedRun) -> None:
-    """One run: convergence, clusters and kernel weights."""
+def report(runs: list[FittedRun]) -> None:
+    """One run in detail, or a line for the run on each kernel."""
+    if len(runs) == 1:
+        _report_one(runs[0])
+        return
+    click.echo(f"{'kernel':<14}{'objective':>13}{'iterations':>12}  cluster sizes")
+    for one, result in ((run.clustering, run.result) for run in runs):
+        sizes = sorted((cluster.size for cluster in result.clusters if cluster.size), reverse=True)
+        shown = " ".join(map(str, sizes[:8])) + (" …" if len(sizes) > 8 else "")
+        if result.n_without_cluster:
+            shown += f"  {result.n_without_cluster} without a cluster"
+        mark = "" if one.converged else "  not converged"
+        click.echo(f"{one.kernel:<14}{one.objective:>13.6g}{one.n_iter:>12}  {shown}{mark}")
+
+
+def _report_one(run: FittedRun) -> None:
+    """Convergence, clusters and kernel weights."""
+    from gmkcf_dask.results.insight import without_cluster
+
     clustering, result = run.clustering, run.result
     state = "converged" if result.converged else "not converged"
     objectives = [one.objective for one in result.runs]
@@ -30,6 +46,8 @@ def report_one(run: FittedRun) -> None:
     click.echo("clusters: size, similarity compared with the average, terms · most typical")
     for cluster in result.clusters:
         click.echo(cluster_line(cluster, width))
+    if result.n_without_cluster:
+        click.echo(without_cluster(result.n_without_cluster, result.what))
     click.echo("kernel weights")
     largest = max(clustering.weights)
     for name, weight in zip(clustering.kernel_names, clustering.weights, strict=True):
@@ -57,16 +75,6 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-def report_many(runs: list[FittedRun]) -> None:
-    """A line for every kernel."""
-    click.echo(f"{'kernel':<14}{'objective':>13}{'iterations':>12}  cluster sizes")
-    for one in (run.clustering for run in runs):
-        sizes = sorted(Counter(one.labels.tolist()).values(), reverse=True)
-        shown = " ".join(map(str, sizes[:8])) + (" …" if len(sizes) > 8 else "")
-        mark = "" if one.converged else "  not converged"
-        click.echo(f"{one.kernel:<14}{one.objective:>13.6g}{one.n_iter:>12}  {shown}{mark}")
-
-
 def machine_summary(out: Path, store: KernelStore, runs: list[FittedRun]) -> dict[str, Any]:
     """The same for machines: where the results are, and what they came to."""
     summaries = [_run_summary(run, store) for run in runs]
@@ -75,9 +83,12 @@ def machine_summary(out: Path, store: KernelStore, runs: list[FittedRun]) -> dic
     )
 
 
+_SUMMARY = ("kernel", "converged", "n_iter", "objective", "contrast")
+
+
 def _run_summary(run: FittedRun, store: KernelStore) -> dict[str, Any]:
     from gmkcf_dask.errors import DamagedStoreError
-    from gmkcf_dask.results.metrics import scores
+    from gmkcf_dask.results.metrics import coverage, scores
     from gmkcf_dask.results.run_folder import FACTORS, INSIGHT, LABELS, REPORT, RESULT
     from gmkcf_dask.store.files import exists
 
@@ -90,11 +101,10 @@ def _run_summary(run: FittedRun, store: KernelStore) -> dict[str, Any]:
     return {
         "paths": [*(run.folder / name for name in (LABELS, RESULT, FACTORS)), *explained],
         "n_labels": len(clustering.labels),
-        "n_clusters": len(set(clustering.labels.tolist())),
-        "kernel": clustering.kernel,
-        "converged": clustering.converged,
-        "n_iter": clustering.n_iter,
-        "objective": clustering.objective,
+        "n_clusters": sum(cluster.size > 0 for cluster in run.result.clusters),
+        "n_without_cluster": run.result.n_without_cluster,
+        **{name: getattr(clustering, name) for name in _SUMMARY},
         "kernel_weights": run.result.kernel_weights,
         "scores": None if known is None else scores(known, clustering.labels.tolist()),
+        "coverage": coverage(clustering.labels),
     }

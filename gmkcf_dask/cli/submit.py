@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from gmkcf_dask.cli.commands import main
+from gmkcf_dask.cli.options import COUNT, FILE, store_of, with_defaults
 from gmkcf_dask.errors import ClusterError, InputError, redacted
 from gmkcf_dask.store.files import absolute, make_folder, put_atomic
 from gmkcf_dask.store.object_storage import is_remote
@@ -36,7 +37,7 @@ command_argument = click.argument(
 
 @dataclass(frozen=True)
 class Inner:
-    """A command that a job is to run, understood."""
+    """A command that a job is to run, parsed."""
 
     words: tuple[str, ...]
     input: Path | None
@@ -57,9 +58,7 @@ def submit() -> None:
 @submit.command(context_settings=_REST)
 @command_argument
 @click.option("--ntasks", type=click.IntRange(min=2), help="One for the driver, the others work.")
-@click.option(
-    "--cpus-per-task", type=click.IntRange(min=1), help="Threads of a worker.  [default: 1]"
-)
+@click.option("--cpus-per-task", type=COUNT, help="Threads of a worker.  [default: 1]")
 @click.option("--mem-per-cpu", metavar="4G", help="Memory of a CPU, as Slurm reads it; or --mem.")
 @click.option("--mem", metavar="64G", help="Memory of a node, instead; needs --nodes.")
 @click.option(
@@ -69,7 +68,7 @@ def submit() -> None:
     "INPUT is a matrix or a store; else as much as a worker]",
 )
 @click.option("--time", metavar="D-HH:MM:SS", help="Longest time of one start.")
-@click.option("--nodes", type=click.IntRange(min=1), help="[default: as Slurm likes]")
+@click.option("--nodes", type=COUNT, help="[default: as Slurm likes]")
 @click.option("--partition", help="[default: Slurm's]")
 @click.option("--account", help="[default: Slurm's]")
 @click.option(
@@ -104,12 +103,12 @@ def submit() -> None:
     "--cluster",
     "cluster_file",
     metavar="FILE.yaml",
-    type=click.Path(path_type=Path),
+    type=FILE,
     help="Take what is not said here from a file of kind jobqueue.",
 )
 @click.option(
     "--folder",
-    type=click.Path(path_type=Path),
+    type=FILE,
     help="For the script and its logs.  [default: OUT/job; for a URL there is none]",
 )
 @now_option
@@ -123,26 +122,29 @@ def slurm(command: tuple[str, ...], now: bool, **options: Any) -> None:
     from gmkcf_dask.results.run_folder import check_run_folder
     from gmkcf_dask.system.units import human_bytes
 
-    inner = understood(command)
+    inner = parse_inner(command)
     check_run_folder(inner.out, overwrite=False, resume=True)
     if inner.input is not None and not inner.input.exists():
         raise InputError(f"there is no {inner.input} here: give a path that the nodes see as well")
     folder = options.pop("folder")
     if folder is None and is_remote(inner.out):
-        raise InputError("--folder must be said: Slurm needs a path for the script and its logs")
+        raise InputError("--folder must be given: Slurm needs a path for the script and its logs")
     folder = (folder or inner.out / "job").absolute()
     given = _slurm_options(options)
     if "driver_memory" not in given:
-        given["driver_memory"] = driver_memory(inner.words[0], inner.params)
+        given["driver_memory"] = driver_memory(inner.words[0], with_defaults(inner.params))
+    out = absolute(inner.out)
+    store = inner.params.get("store") or store_of(out, given.get("storage"))
     job = SlurmJob(
         command=inner.words,
-        places=_places(inner, given.get("storage")),
+        places=(str(out), str(absolute(store))),
         folder=folder,
         cwd=Path.cwd(),
-        **{"name": job_name(str(absolute(inner.out))), "python": sys.executable, **given},
+        **{"name": job_name(str(out)), "python": sys.executable, **given},
     )
     make_folder(folder, "the job")
-    _write(job.script, slurm_script(job))
+    # for its owner alone: a command may have a secret in an address
+    put_atomic(job.script, slurm_script(job).encode(), mode=0o700)
     click.echo(f"written: {job.script}")
     if job.driver_memory is not None and job.driver_tasks > 1:
         click.echo(
@@ -158,7 +160,7 @@ def slurm(command: tuple[str, ...], now: bool, **options: Any) -> None:
 
 
 def _slurm_options(options: dict[str, Any]) -> dict[str, Any]:
-    """What is said on the command line, else in a cluster file; all that is needed is there."""
+    """Options of the command line, else of a cluster file, once nothing required is missing."""
     from gmkcf_dask.cluster import read_config
     from gmkcf_dask.cluster.submit.config import from_config
     from gmkcf_dask.cluster.submit.slurm import mebibytes
@@ -173,21 +175,22 @@ def _slurm_options(options: dict[str, Any]) -> dict[str, Any]:
     if "mem" in given:
         from_file.pop("mem_per_cpu", None)
     merged = from_file | given
-    missing = [name for name in ("ntasks", "mem_per_cpu", "time") if name not in merged]
-    if "mem" in merged and "mem_per_cpu" in missing:
-        missing.remove("mem_per_cpu")
+    required = {
+        "--ntasks": "ntasks" in merged,
+        "--mem-per-cpu (or --mem)": "mem_per_cpu" in merged or "mem" in merged,
+        "--time": "time" in merged,
+    }
+    missing = ", ".join(option for option, present in required.items() if not present)
     if missing:
-        words = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
-        words = words.replace("--mem-per-cpu", "--mem-per-cpu (or --mem)")
-        raise InputError(f"{words} must be said: how much to ask Slurm for, and for how long")
+        raise InputError(f"{missing} must be given: how much to ask Slurm for, and for how long")
     return merged
 
 
 @submit.command(context_settings=_REST)
 @command_argument
 @click.option("--image", required=True, help="With gmkcf-dask inside, of this version.")
-@click.option("--workers", type=click.IntRange(min=1), required=True, help="Pods that work.")
-@click.option("--cpus", type=click.IntRange(min=1), default=1, help="Threads of a worker.")
+@click.option("--workers", type=COUNT, required=True, help="Pods that work.")
+@click.option("--cpus", type=COUNT, default=1, help="Threads of a worker.")
 @click.option("--memory", required=True, metavar="4Gi", help="Of every pod.")
 @click.option(
     "--volume",
@@ -225,10 +228,8 @@ def _slurm_options(options: dict[str, Any]) -> dict[str, Any]:
     default=1000,
     help="Number of its group in pods; it reads --tls-secret, and owns claims that take a group.",
 )
-@click.option("--seconds", type=click.IntRange(min=1), help="Longest time.  [default: no end]")
-@click.option(
-    "--file", type=click.Path(path_type=Path), help="To write to.  [default: NAME.yaml, here]"
-)
+@click.option("--seconds", type=COUNT, help="Longest time.  [default: no end]")
+@click.option("--file", type=FILE, help="To write to.  [default: NAME.yaml, here]")
 @now_option
 def kubernetes(
     command: tuple[str, ...], now: bool, insecure: bool, file: Path | None, **options: Any
@@ -246,14 +247,14 @@ def kubernetes(
             "say one of --tls-secret, a secret with certificates, and --insecure, for a network on "
             "which you trust everybody"
         )
-    inner = understood(command)
+    inner = parse_inner(command)
     for option in ("memory", "scratch"):
         options[option] = mebibytes(options[option], f"--{option}")
     name = options.pop("name") or job_name(str(inner.out))
     job = KubernetesJob(command=inner.words, name=name, paths=inner.paths, **options)
     path = (file or Path(f"{name}.yaml")).absolute()
     make_folder(path.parent, "the job")
-    _write(path, manifest(job))
+    put_atomic(path, manifest(job).encode(), mode=0o700)  # a command may have a secret
     click.echo(f"written: {path}")
     where = [] if job.namespace is None else ["--namespace", job.namespace]
     apply = ["kubectl", "apply", *where, "--filename", str(path)]
@@ -267,8 +268,8 @@ def kubernetes(
 # helpers
 
 
-def understood(command: tuple[str, ...]) -> Inner:
-    """The command of a job, read as it will be there: what is wrong with it is said now."""
+def parse_inner(command: tuple[str, ...]) -> Inner:
+    """The command of a job, parsed as in the job, so that errors in it come now."""
     if command[0] not in _COMMANDS:
         raise InputError(
             f"a job runs gmkcf {' or gmkcf '.join(_COMMANDS)}, not {redacted(command[0])!r}"
@@ -291,22 +292,8 @@ def understood(command: tuple[str, ...]) -> Inner:
     return Inner(command, path, context.params["out"], paths, context.params)
 
 
-def _places(inner: Inner, storage: str | None) -> tuple[str, str]:
-    """Run folder and store of a command, as the nodes see them."""
-    from gmkcf_dask.cli.options import store_of
-
-    out = absolute(inner.out)
-    store = inner.params.get("store") or store_of(out, storage)
-    return str(out), str(absolute(store))
-
-
-def _write(path: Path, content: str) -> None:
-    """For its owner alone: a command may have a secret in an address."""
-    put_atomic(path, content.encode(), mode=0o700)
-
-
 def _call(*command: str) -> str:
-    """What a program that hands in jobs says."""
+    """The output of a program that submits jobs."""
     if shutil.which(command[0]) is None:
         raise InputError(
             f"there is no {command[0]} here: run {shlex.join(command)} where there is one"

@@ -1,4 +1,4 @@
-"""A cluster described by a YAML file: read without believing it, every key known, every value fit.
+"""A cluster described by a YAML file that is not trusted: every key and value is validated.
 
 A file has a section of ours and, if wanted, Dask's own:
 
@@ -26,9 +26,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from gmkcf_dask.cluster.dask_settings import SECTIONS as DASK_SECTIONS
-from gmkcf_dask.cluster.dask_settings import read_settings
-from gmkcf_dask.cluster.plain_yaml import load, load_file
+from gmkcf_dask.cluster.dask_settings import SECTIONS as DASK_SECTIONS, read_settings
+from gmkcf_dask.cluster.plain_yaml import load_file
 from gmkcf_dask.cluster.schema import (
     Bytes,
     Count,
@@ -171,11 +170,6 @@ _INNER: dict[str, Any] = {"adaptive": Adaptive, "connect": Connect, "tls": Certi
 def read_config(path: Path) -> ClusterConfig:
     """Read the cluster that a YAML file describes."""
     return parse_document(load_file(path), path)
-
-
-def parse_config(content: bytes, path: Path) -> ClusterConfig:
-    """The same from the content of a file; `path` is for messages and relative paths."""
-    return parse_document(load(content, path), path)
 
 
 def is_mpi(document: Mapping[str, Any]) -> bool:

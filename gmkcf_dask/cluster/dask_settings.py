@@ -13,7 +13,6 @@ import dask
 from msgspec import Meta
 
 from gmkcf_dask.cluster.schema import (
-    PARSERS,
     Bytes,
     Count,
     Delay,
@@ -52,47 +51,44 @@ _VARIABLES = frozenset(
 class TlsVersion(float):
     """1.2 or 1.3."""
 
+    @classmethod
+    def parse(cls, value: Any) -> TlsVersion:
+        if not isinstance(value, float) or value not in (1.2, 1.3):
+            raise ValueError(f"must be one of 1.2, 1.3, not {shown(value)}")
+        return cls(value)
+
 
 class Variables(dict[str, Any]):
     """Environment variables of workers."""
 
-
-def _tls_version(value: Any) -> float:
-    if not isinstance(value, float) or value not in (1.2, 1.3):
-        raise ValueError(f"must be one of 1.2, 1.3, not {shown(value)}")
-    return value
-
-
-def _variables(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"must be a section, not {shown(value)}")
-    for variable, content in value.items():
-        number = isinstance(content, int) and not isinstance(content, bool)
-        number = number or (isinstance(content, str) and content.isdecimal())
-        if variable not in _VARIABLES or not number:
-            raise ValueError(
-                f"has {str(variable)[:60]}, which is not taken from a file: it has to be a number "
-                f"for the allocator or for threads of BLAS ({', '.join(sorted(_VARIABLES))})"
-            )
-    return value
+    @classmethod
+    def parse(cls, value: Any) -> Variables:
+        if not isinstance(value, dict):
+            raise ValueError(f"must be a section, not {shown(value)}")
+        for variable, content in value.items():
+            number = isinstance(content, int) and not isinstance(content, bool)
+            number = number or (isinstance(content, str) and content.isdecimal())
+            if variable not in _VARIABLES or not number:
+                raise ValueError(
+                    f"has {str(variable)[:60]}, which is not taken from a file: it has to be a "
+                    "number for the allocator or for threads of BLAS "
+                    f"({', '.join(sorted(_VARIABLES))})"
+                )
+        return cls(value)
 
 
-PARSERS.update({TlsVersion: _tls_version, Variables: _variables})
 Share = Annotated[float, Meta(ge=0, le=1)]
 Compression = Literal["auto", "lz4", "snappy", "zlib", "zstd"]
 Directives = list[str] | dict[str, bool | int | float | str]  # the latter for HTCondor
-_OR_FALSE = frozenset(
-    {
-        "worker.memory.transfer",
-        "worker.memory.target",
-        "worker.memory.spill",
-        "worker.memory.pause",
-        "worker.memory.terminate",
-        "worker.memory.max-spill",
-        "worker.memory.spill-compression",
-        "comm.compression",
-        "comm.offload",
-    }
+_MEMORY_SHARES = tuple(
+    f"worker.memory.{name}" for name in ("transfer", "target", "spill", "pause", "terminate")
+)
+_OR_FALSE = (
+    *_MEMORY_SHARES,
+    "worker.memory.max-spill",
+    "worker.memory.spill-compression",
+    "comm.compression",
+    "comm.offload",
 )
 """Settings that false switches off."""
 # Of Dask's settings only numbers, times, files of certificates. Many of the others would make Dask
@@ -103,11 +99,7 @@ _DASK: dict[str, Any] = {
     "worker.memory.rebalance.sender-min": Share,
     "worker.memory.rebalance.recipient-max": Share,
     "worker.memory.rebalance.sender-recipient-gap": Share,
-    "worker.memory.transfer": Share,
-    "worker.memory.target": Share,
-    "worker.memory.spill": Share,
-    "worker.memory.pause": Share,
-    "worker.memory.terminate": Share,
+    **dict.fromkeys(_MEMORY_SHARES, Share),
     "worker.memory.max-spill": Bytes,
     "worker.memory.spill-compression": Compression | None,
     "worker.memory.monitor-interval": Seconds,
@@ -138,12 +130,11 @@ _DASK: dict[str, Any] = {
     "comm.tls.min-version": TlsVersion | None,
     "comm.tls.max-version": TlsVersion | None,
     "comm.tls.ca-file": Text | None,
-    "comm.tls.scheduler.cert": Text | None,
-    "comm.tls.scheduler.key": Text | None,
-    "comm.tls.worker.cert": Text | None,
-    "comm.tls.worker.key": Text | None,
-    "comm.tls.client.cert": Text | None,
-    "comm.tls.client.key": Text | None,
+    **{
+        f"comm.tls.{role}.{file}": Text | None
+        for role in ("scheduler", "worker", "client")
+        for file in ("cert", "key")
+    },
     "comm.require-encryption": bool | None,
     "comm.default-scheme": Literal["tcp", "tls"],
     "comm.compression": Compression | None,
@@ -213,34 +204,25 @@ def read_settings(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
     import distributed  # noqa: F401  # brings its defaults
 
     if document.get("jobqueue") is not None:
-        _need_jobqueue(path)
+        try:
+            import dask_jobqueue  # noqa: F401  # brings its defaults
+        except ImportError as error:
+            raise InputError(
+                f"{path} has a section jobqueue, which needs dask-jobqueue: pip install "
+                "'gmkcf-dask[jobqueue]'"
+            ) from error
     known: dict[str, Any] = dask.config.merge(*dask.config.defaults)
-    if "jobqueue" in known:
-        known["jobqueue"] = {
-            system: _jobqueue_keys(keys) for system, keys in known["jobqueue"].items()
-        }
+    for system, keys in known.get("jobqueue", {}).items():
+        # no old names, no other programs than Dask's worker
+        dropped = ("extra", "env-extra", "job-extra", "worker-command")
+        kept = {key: value for key, value in keys.items() if key not in dropped}
+        options = dict.fromkeys(("host", "interface", "port"))
+        known["jobqueue"][system] = kept | {"scheduler-options": options}
     settings: dict[str, Any] = {}
     for section in SECTIONS:
         if document.get(section) is not None:
             _walk(document[section], known.get(section), section, settings, path)
     return settings
-
-
-def _need_jobqueue(path: Path) -> None:
-    try:
-        import dask_jobqueue  # noqa: F401  # brings its defaults
-    except ImportError as error:
-        raise InputError(
-            f"{path} has a section jobqueue, which needs dask-jobqueue: pip install "
-            "'gmkcf-dask[jobqueue]'"
-        ) from error
-
-
-def _jobqueue_keys(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """What may be said of one batch system: no old names, no other programs than Dask's worker."""
-    dropped = ("extra", "env-extra", "job-extra", "worker-command")
-    kept = {key: value for key, value in keys.items() if key not in dropped}
-    return kept | {"scheduler-options": dict.fromkeys(("host", "interface", "port"))}
 
 
 def _walk(value: Any, known: Any, name: str, into: dict[str, Any], path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is there and what is wrong with it: every worker of a cluster, asked and measured."""
+"""Examine every worker of a cluster: versions, memory, settings, store and speed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,7 +16,7 @@ from uuid import uuid4
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from gmkcf_dask.cluster.resources import WORKER_ENVIRONMENT
+from gmkcf_dask.cluster.process_settings import WORKER_ENVIRONMENT
 from gmkcf_dask.compute.blas import one_blas_thread
 from gmkcf_dask.compute.plan import refuse_small_workers
 from gmkcf_dask.compute.runner import large_graphs
@@ -43,33 +43,19 @@ _BLAS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 @dataclass(frozen=True)
 class Examined:
-    """One worker, as it sees itself. Sizes in bytes.
-
-    Attributes
-    ----------
-    settings : dict
-        Of allocator and BLAS, as far as they differ from ours; None for one that is not set.
-    blas_threads : int
-        Most threads that a BLAS of the process would use.
-    view : View or None
-        Of the store; None where there is none.
-    place : str or None
-        Why a store could not be made at a path where there is none; "" where it could.
-    read : tuple of (int, float)
-        Bytes of kernel read from the store, and the seconds that took.
-    """
+    """One worker, as it sees itself. Sizes in bytes."""
 
     host: str
     versions: dict[str, str]
     memory: int
     threads: int
-    settings: dict[str, str | None]
-    blas_threads: int
+    settings: dict[str, str | None]  # of allocator and BLAS, where not ours; None: not set
+    blas_threads: int  # most that a BLAS of the process would use
     folder: str
     disk_free: int
-    view: View | None = None
-    place: str | None = None
-    read: tuple[int, float] = (0, 0.0)
+    view: View | None = None  # of the store
+    place: str | None = None  # why no store can be made where there is none; "" where one can
+    read: tuple[int, float] = (0, 0.0)  # bytes of kernel read from the store, and the seconds
 
 
 @dataclass(frozen=True)
@@ -80,21 +66,15 @@ class WorkerReport:
     examined: Examined | str
     round_trip: float | None = None
     problems: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the store is, or shall be.
+    """Where the store is, or shall be, and the id of the store that the driver sees there.
 
-    Attributes
-    ----------
-    path : str
-    store_id : str or None
-        Of the store that the driver sees there.
-    probe : str
-        Where there is none yet: a file that the driver has put into the folder in which it would be
-        made, the nearest that is there, for the others to see.
+    `probe`, where there is none yet: a file that the driver has put into the nearest existing
+    folder, for the others to see.
     """
 
     path: str
@@ -137,47 +117,42 @@ def _trouble_with(probe: Path, *, put: bool = False) -> str:
 def examine(place: Place | None, *, first: int = 0, dask_worker: Any = None) -> Examined:
     """On a worker (or here): what it has, sees and can.
 
-    Parameters
-    ----------
-    place : Place or None
-    first : int
-        The tile to begin reading with: each worker another, so that none helps the others.
+    Each worker begins reading with another tile, `first`, so that none helps the others.
     """
     folder = str(Path.cwd()) if dask_worker is None else str(dask_worker.local_directory)
     manager = getattr(dask_worker, "memory_manager", None)
     memory = getattr(manager, "memory_limit", None) or total_memory()
     threads = 1 if dask_worker is None else int(dask_worker.state.nthreads)
-    differ = {n: os.environ.get(n) for n, v in WORKER_ENVIRONMENT.items() if os.environ.get(n) != v}
+    now = {name: os.environ.get(name) for name in WORKER_ENVIRONMENT}
     pools = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
     return Examined(
         socket.gethostname(),
         installed_versions(),
         int(memory),
         threads,
-        differ,
+        {name: value for name, value in now.items() if value != WORKER_ENVIRONMENT[name]},
         max(pools, default=1),
         folder,
         shutil.disk_usage(folder).free,
-        **({} if place is None else _seen_of(place, first)),
+        **({} if place is None else _examine_place(place, first)),
     )
 
 
-def _seen_of(place: Place, first: int) -> dict[str, Any]:
+def _examine_place(place: Place, first: int) -> dict[str, Any]:
     if place.store_id is None:
         return {"place": _trouble_with(location(place.probe))}
     view = look(place.path, write=True)
-    speed = (0, 0.0) if view.found is None else _read(location(place.path), first)
-    return {"view": view, "read": speed}
+    return {"view": view, "read": (0, 0.0) if view.found is None else _read(place.path, first)}
 
 
-def _read(path: Path, first: int) -> tuple[int, float]:
+def _read(path: str, first: int) -> tuple[int, float]:
     """Bytes of kernel values and seconds, for as many tiles as a moment has room for.
 
     Tiles that are damaged, or not yet there, are not what is asked for here.
     """
     begin, read, tile = time.perf_counter(), 0, first
     with suppress(GmkcfError):
-        store = KernelStore.open(path)
+        store = KernelStore.open(location(path))
         reader, n_tiles = store.reader, store.tiling.n_tiles
         n, buffer, begin = n_tiles * len(store.names), reader.buffer(), time.perf_counter()
         while time.perf_counter() - begin < READ_SECONDS and tile < first + n:
@@ -195,16 +170,16 @@ def judge(
     store_id: str | None = None,
 ) -> WorkerReport:
     """What is wrong with a worker, and how to fix it; and what could be better."""
-    if isinstance(examined, GmkcfError):  # of the place it was to look at
-        return WorkerReport(name, str(examined), round_trip, (str(examined),))
-    if isinstance(examined, OSError):
-        words = f"it does not answer ({examined}): see whether it runs, and whether its disks hang"
-        return WorkerReport(name, str(examined), round_trip, (words,))
     if not isinstance(examined, Examined):
-        words = (
-            f"it cannot be asked ({examined}): install gmkcf-dask there, the same version as here"
-        )
-        return WorkerReport(name, str(examined), round_trip, (words,))
+        problem = str(examined)  # a GmkcfError is about the place it was to look at
+        if not isinstance(examined, GmkcfError):
+            problem = (
+                f"it does not answer ({examined}): see whether it runs, and whether its disks hang"
+                if isinstance(examined, OSError)
+                else f"it cannot be asked ({examined}): install gmkcf-dask there, the same version "
+                "as here"
+            )
+        return WorkerReport(name, str(examined), round_trip, (problem,))
     problems = [
         f"{difference}: install the same versions everywhere"
         for difference in version_differences(here, {name: examined.versions})
@@ -234,38 +209,28 @@ def _store_problems(examined: Examined, store_id: str | None) -> list[str]:
         return [f"no store can be made there ({examined.place}): choose a path that workers share"]
     if examined.view is None or store_id is None:
         return []
-    wrong = trouble_with(examined.view, store_id)
-    remedy = (
-        "mount it for writing" if examined.view.found == store_id else "put it where workers see it"
-    )
-    return [] if wrong is None else [f"it {wrong}: {remedy}"]
+    trouble = trouble_with(examined.view, store_id)
+    if trouble is None:
+        return []
+    visible = examined.view.found == store_id
+    return [f"it {trouble}: {'mount it for writing' if visible else 'put it where workers see it'}"]
 
 
 def examine_cluster(
     client: Any, place: Place | None, shape: tuple[int, int], wait: float = ANSWER_SECONDS
 ) -> list[WorkerReport]:
-    """Ask every worker of a cluster, and measure.
-
-    Parameters
-    ----------
-    client : distributed.Client
-    place : Place or None
-    shape : tuple of (int, int)
-        Of the array that is sent to each worker and back.
-    """
+    """Ask every worker of a cluster, and send it an array of some shape and back."""
     here = installed_versions()
     store_id = None if place is None else place.store_id
-    patients = []
+    reports = []
     for number, worker in enumerate(sorted(client.scheduler_info(n_workers=-1)["workers"])):
         # one after the other: what they share is then measured once for each, not divided
-        answers = ask_workers(
-            client, examine, place, only=[worker], first=31 * number, seconds=wait
-        )
-        examined = answers[worker]
-        silent = isinstance(examined, OSError)
+        first = 31 * number
+        answers = ask_workers(client, examine, place, only=[worker], first=first, seconds=wait)
+        silent = isinstance(answers[worker], OSError)
         seconds = None if silent else _round_trip(client, worker, shape, wait)
-        patients.append(judge(worker, examined, seconds, here, store_id))
-    return patients
+        reports.append(judge(worker, answers[worker], seconds, here, store_id))
+    return reports
 
 
 def examine_here(place: Place | None, threads: int = 1) -> list[WorkerReport]:
@@ -277,71 +242,62 @@ def examine_here(place: Place | None, threads: int = 1) -> list[WorkerReport]:
 
 
 def _round_trip(client: Any, worker: str, shape: tuple[int, int], wait: float) -> float | None:
+    """Seconds of the fastest of three; None where one fails."""
     array = np.random.default_rng(0).random(shape)
-    best = None
+    seconds = []
     for _ in range(3):
         begin = time.perf_counter()
         try:
             with large_graphs():
-                future = client.submit(_back, array, workers=[worker], pure=False)
+                future = client.submit(np.asarray, array, workers=[worker], pure=False)
             future.result(timeout=wait)
         except (OSError, ImportError, RuntimeError):
             return None
-        seconds = time.perf_counter() - begin
-        best = seconds if best is None else min(best, seconds)
-    return best
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds)
 
 
-def _back(array: Any) -> Any:
-    return array
-
-
-def report(patients: Sequence[WorkerReport], shape: tuple[int, int]) -> list[str]:
+def report(reports: Sequence[WorkerReport], shape: tuple[int, int]) -> list[str]:
     """All of it in words, a few lines for each worker."""
+    rows, columns = shape
     lines = []
-    for patient in patients:
-        lines.append(patient.name)
-        if isinstance(patient.examined, Examined):
-            lines += [f"  {line}" for line in _described(patient.examined)]
-        if patient.round_trip is not None:
-            size = human_bytes(8 * shape[0] * shape[1])
-            rows, columns = shape
+    for worker in reports:
+        lines.append(worker.name)
+        if isinstance(worker.examined, Examined):
+            lines += [f"  {line}" for line in _described(worker.examined)]
+        if worker.round_trip is not None:
             lines.append(
-                f"  {rows:,} × {columns} numbers ({size}) there and back in "
-                f"{1000 * patient.round_trip:.0f} ms"
+                f"  {rows:,} × {columns} numbers ({human_bytes(8 * rows * columns)}) there and "
+                f"back in {1000 * worker.round_trip:.0f} ms"
             )
-        lines += [f"  WRONG: {problem}" for problem in patient.problems]
-        lines += [f"  note: {note}" for note in patient.notes]
+        lines += [f"  WRONG: {problem}" for problem in worker.problems]
+        lines += [f"  note: {note}" for note in worker.notes]
     return lines
 
 
 def _described(examined: Examined) -> list[str]:
-    versions = ", ".join(f"{name} {value}" for name, value in examined.versions.items())
-    settings = _settings(examined.settings)
+    settings = "as recommended"
+    if examined.settings:
+        settings += " but " + ", ".join(
+            f"{name} {'not set' if value is None else f'= {value}'}"
+            for name, value in examined.settings.items()
+        )
     lines = [
-        f"on {examined.host}: {examined.threads} thread{'s' if examined.threads > 1 else ''}, "
+        f"on {examined.host}: {_threads(examined.threads)}, "
         f"{human_bytes(examined.memory)} of memory",
-        versions,
-        f"allocator and BLAS: {settings}; BLAS uses {examined.blas_threads} "
-        f"thread{'s' if examined.blas_threads > 1 else ''}",
+        ", ".join(f"{name} {value}" for name, value in examined.versions.items()),
+        f"allocator and BLAS: {settings}; BLAS uses {_threads(examined.blas_threads)}",
         f"{human_bytes(examined.disk_free)} free in {examined.folder}",
     ]
     if examined.view is not None and examined.view.found is not None:
         rights = "reads and writes" if examined.view.trouble is None else "reads"
-        speed = (
-            f", at {human_bytes(int(examined.read[0] / examined.read[1]))}/s"
-            if examined.read[1]
-            else ""
-        )
+        size, seconds = examined.read
+        speed = f", at {human_bytes(int(size / seconds))}/s" if seconds else ""
         lines.append(f"{rights} the store{speed}")
     elif examined.place == "":
         lines.append("sees the place, and could make a store there")
     return lines
 
 
-def _settings(differ: Mapping[str, str | None]) -> str:
-    if not differ:
-        return "as recommended"
-    return "as recommended but " + ", ".join(
-        f"{name} {'not set' if value is None else f'= {value}'}" for name, value in differ.items()
-    )
+def _threads(n: int) -> str:
+    return f"{n} thread{'s' if n > 1 else ''}"

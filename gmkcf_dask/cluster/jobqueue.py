@@ -20,10 +20,13 @@ from gmkcf_dask.cluster.dask_settings import check_setting
 from gmkcf_dask.cluster.process_settings import (
     ENVIRONMENT,
     ProcessSettings,
+    is_loopback_interface,
     not_installed,
     not_started,
+    private_space,
+    writing_into,
 )
-from gmkcf_dask.cluster.resources import private_space, writing_into
+from gmkcf_dask.cluster.tls import is_loopback
 from gmkcf_dask.errors import InputError
 
 # variables of their own, pages of the scheduler, files that are arguments of the worker
@@ -34,16 +37,8 @@ _NOT_EXPORTED = (
     "distributed.comm.tls.",
 )
 _SPILL = "gmkcf_spill"  # a variable of the job script
-# the page that remains (`cluster_tls.pages`) is for this machine
+# the page that remains (`tls.pages`) is for this machine
 _NO_PAGE = ("--no-dashboard", "--dashboard-address", "127.0.0.1:0")
-_CLASSES = {
-    "slurm": "SLURMCluster",
-    "pbs": "PBSCluster",
-    "lsf": "LSFCluster",
-    "sge": "SGECluster",
-    "htcondor": "HTCondorCluster",
-    "oar": "OARCluster",
-}
 
 
 def bounds(config: ClusterConfig) -> Adaptive:
@@ -55,6 +50,15 @@ def bounds(config: ClusterConfig) -> Adaptive:
             "a cluster of kind jobqueue needs workers: N or adaptive: {minimum: a, maximum: b}"
         )
     return Adaptive(config.workers, config.workers)
+
+
+def only_loopback(config: ClusterConfig) -> bool:
+    """Whether the scheduler cannot be reached from another machine."""
+    options = _scheduler_options(config)
+    if options.get("host"):
+        return is_loopback(options["host"])
+    own = options.get("interface") or config.interface or _jobqueue_setting(config, "interface")
+    return is_loopback_interface(own)
 
 
 def _in_jobs(wanted: Adaptive, processes: int) -> Adaptive:
@@ -82,12 +86,9 @@ def shape(config: ClusterConfig) -> Shape:
 
     Dask's configuration must hold the settings of the file already.
     """
-    threads_per_worker = config.threads or 1
-    cores = int(
-        _jobqueue_setting(config, "cores")
-        or threads_per_worker * int(_jobqueue_setting(config, "processes") or 1)
-    )
-    processes = int(_jobqueue_setting(config, "processes") or max(1, cores // threads_per_worker))
+    cores, processes = (_jobqueue_setting(config, key) for key in ("cores", "processes"))
+    cores = int(cores or (config.threads or 1) * int(processes or 1))
+    processes = int(processes or max(1, cores // (config.threads or 1)))
     threads = config.threads or max(1, cores // processes)
     if config.threads and cores != threads * processes:
         raise InputError(
@@ -159,18 +160,8 @@ def with_default(directory: str | None) -> str | None:
 def described(config: ClusterConfig) -> tuple[int, int, int]:
     """Workers, threads and bytes of each, as the file says."""
     options = job_options(config, ProcessSettings({ENVIRONMENT: {}}, None, {}))
-    processes = options["processes"]
-    return (
-        bounds(config).minimum,
-        options["cores"] // processes,
-        int(options["memory"]) // processes,
-    )
-
-
-def job_script(config: ClusterConfig, process: ProcessSettings, address: str) -> str:
-    """The script of one job, for a scheduler at an address."""
-    job = _cluster_class(config).job_cls
-    return str(job(address, name="gmkcf-worker", **job_options(config, process)).job_script())
+    n = options["processes"]
+    return bounds(config).minimum, options["cores"] // n, int(options["memory"]) // n
 
 
 def exports(settings: dict[str, Any]) -> list[str]:
@@ -185,18 +176,14 @@ def exports(settings: dict[str, Any]) -> list[str]:
 
 def variables(settings: dict[str, Any]) -> dict[str, str]:
     """Dask's settings as variables of a process, without those that differ from one to another."""
-    return {
-        "DASK_" + name.replace(".", "__").replace("-", "_").upper(): value
-        if isinstance(value, str)
-        else _literal(value)
-        for name, value in settings.items()
-        if name.startswith("distributed.") and not name.startswith(_NOT_EXPORTED)
-    }
-
-
-def _literal(value: Any) -> str:
-    """As Dask reads it; a list without single quotes, which would each have to be quoted again."""
-    return json.dumps(value) if isinstance(value, list) else repr(value)
+    exported = {}
+    for name, value in settings.items():
+        if name.startswith("distributed.") and not name.startswith(_NOT_EXPORTED):
+            # as Dask reads it; a list without single quotes, each of which a shell quotes again
+            text = json.dumps(value) if isinstance(value, list) else repr(value)
+            variable = "DASK_" + name.replace(".", "__").replace("-", "_").upper()
+            exported[variable] = value if isinstance(value, str) else text
+    return exported
 
 
 @contextmanager
@@ -204,7 +191,7 @@ def jobqueue_cluster(config: ClusterConfig, process: ProcessSettings) -> Iterato
     """A client of workers that a batch system starts; the first jobs are in its queue."""
     from distributed import Client
 
-    make = _cluster_class(config)
+    make = cluster_class(config)
     program = shlex.split(make.job_cls.submit_command)[0]
     if shutil.which(program) is None:
         raise InputError(
@@ -221,14 +208,11 @@ def jobqueue_cluster(config: ClusterConfig, process: ProcessSettings) -> Iterato
             with writing_into(folder):
                 cluster = make(
                     **job,
-                    job_cls=_that_closes(make.job_cls),
+                    job_cls=_closing_job_class(make.job_cls),
                     scheduler_options={**options, **process.page},
                     silence_logs=logging.CRITICAL,
                 )
-        except (OSError, RuntimeError, ValueError) as error:
-            raise not_started(str(config.system), error) from error
-        stack.enter_context(cluster)
-        try:
+            stack.enter_context(cluster)
             _submit(cluster, wanted.minimum)
         except (OSError, RuntimeError, ValueError) as error:
             raise not_started(str(config.system), error) from error
@@ -250,7 +234,7 @@ def _submit(cluster: Any, n_workers: int) -> None:
     cluster.sync(submit)
 
 
-def _that_closes(job: Any) -> Any:
+def _closing_job_class(job: Any) -> Any:
     """Jobs of dask-jobqueue do not say that they are closed, which a cluster that ends asks for."""
     from distributed.deploy.spec import ProcessInterface
 
@@ -261,13 +245,14 @@ def _that_closes(job: Any) -> Any:
     return type(job.__name__, (job,), {"close": close})
 
 
-def _cluster_class(config: ClusterConfig) -> Any:
+def cluster_class(config: ClusterConfig) -> Any:
+    """The class of dask-jobqueue for a batch system."""
     try:
         import dask_jobqueue
     except ImportError as error:
         raise not_installed("jobqueue", "dask-jobqueue") from error
-    assert config.system is not None
-    return getattr(dask_jobqueue, _CLASSES[config.system])
+    name = "HTCondor" if config.system == "htcondor" else str(config.system).upper()
+    return getattr(dask_jobqueue, f"{name}Cluster")
 
 
 def _scheduler_options(config: ClusterConfig) -> dict[str, Any]:
@@ -275,18 +260,9 @@ def _scheduler_options(config: ClusterConfig) -> dict[str, Any]:
 
 
 def _jobqueue_setting(config: ClusterConfig, key: str) -> Any:
-    """By the section of the batch system; the file's is in Dask's configuration by now."""
+    """From the section of the batch system in Dask's configuration, which has the file's by now."""
     name = f"jobqueue.{config.system}.{key}"
     value = dask.config.get(name, None)
     if not isinstance(value, dict):  # what is not from the file was not checked yet
         check_setting(name, value, "Dask's configuration", Path())
     return value
-
-
-def scheduler_interface(config: ClusterConfig) -> tuple[str | None, str | None]:
-    """Interface and host that the scheduler listens on; None where Dask chooses."""
-    options = _scheduler_options(config)
-    if options.get("host"):
-        return None, options["host"]
-    own = options.get("interface") or config.interface or _jobqueue_setting(config, "interface")
-    return own, None

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import dask
@@ -16,34 +12,18 @@ import msgspec
 
 from gmkcf_dask.cluster import jobqueue, mpi, ssh
 from gmkcf_dask.cluster.config import ClusterConfig
-from gmkcf_dask.cluster.process_settings import (
-    WAIT_SECONDS,
-    directory_here,
-    is_loopback_interface,
-    prepare,
-)
-from gmkcf_dask.cluster.resources import (
-    Access,
-    LocalWorkers,
-    Resources,
-    Waiting,
-    connect,
-    dashboard_of,
-    local_cluster,
-    local_resources,
-    of_client,
-    threads,
-    wait_for_workers,
-)
-from gmkcf_dask.cluster.tls import default_scheme, is_encrypted, is_loopback
+from gmkcf_dask.cluster.connect import connect, dashboard_of, scheduler_address, wait_for_workers
+from gmkcf_dask.cluster.local import local_cluster
+from gmkcf_dask.cluster.process_settings import WAIT_SECONDS, need_bokeh, prepare
+from gmkcf_dask.cluster.resources import Resources, local_resources, of_client, threads
+from gmkcf_dask.cluster.tls import is_encrypted
 from gmkcf_dask.compute import STALL_SECONDS
 from gmkcf_dask.compute.plan import refuse_small_workers
 from gmkcf_dask.compute.runner import Runner
-from gmkcf_dask.errors import ClusterError, InputError, redacted
+from gmkcf_dask.errors import InputError, redacted
 
 LOCAL_CLUSTER_FROM = 5_000
 """Samples from which worker processes pay for their start."""
-_LARGEST_SCHEDULER_FILE = 1 << 20
 
 
 def describe(config: ClusterConfig, n_samples: int) -> Resources | None:
@@ -113,7 +93,7 @@ def _described(config: ClusterConfig) -> Resources | None:
         return threads(config.workers, config.memory)
     if config.kind == "local":
         _refuse_unused(config, encrypted=True)
-        return local_resources(config.workers, config.memory, _local_workers(config))
+        return local_resources(config)
     if config.kind == "jobqueue":
         _refuse_minimum(config, jobqueue.most_workers(config) if config.minimum else 0)
         n, n_threads, memory = jobqueue.described(config)
@@ -131,21 +111,20 @@ def _client(config: ClusterConfig, described: Resources | None) -> AbstractConte
     """The client of a cluster that is started, or connected to."""
     if config.kind == "local":
         assert described is not None
-        n, memory = described.n_workers, described.memory_per_worker
-        return local_cluster(n, memory, _access(config), _local_workers(config))
+        return local_cluster(described.n_workers, described.memory_per_worker, config)
     if config.kind == "ssh":
         return _start_prepared(ssh.ssh_cluster, config, only_loopback=ssh.only_loopback(config))
     if config.kind == "jobqueue":
-        interface, host = jobqueue.scheduler_interface(config)
-        inside = host is not None and is_loopback(host)
-        inside = inside or is_loopback_interface(interface)
+        inside = jobqueue.only_loopback(config)
         return _start_prepared(jobqueue.jobqueue_cluster, config, only_loopback=inside)
     if config.kind == "mpi":
         _refuse_minimum(config, mpi.n_workers() if config.minimum else 0)
         return mpi.mpi_cluster(config)
-    address = _address(config)
-    _refuse_unused(config, encrypted=is_encrypted(address, default_scheme()), address=address)
-    return connect(address, _access(config))
+    address = config.where
+    if config.path is not None:
+        address = scheduler_address(config.path, config.wait or 0.0)
+    _refuse_unused(config, encrypted=is_encrypted(address), address=address)
+    return connect(address, config.certificates, insecure=config.insecure)
 
 
 @contextmanager
@@ -155,31 +134,12 @@ def _start_prepared(start_cluster: Any, config: ClusterConfig, *, only_loopback:
         yield client
 
 
-def _access(config: ClusterConfig) -> Access:
-    return Access(config.certificates, config.insecure, config.dashboard)
-
-
-def _local_workers(config: ClusterConfig) -> LocalWorkers:
-    return LocalWorkers(config.threads or 1, config.adaptive, directory_here(config))
-
-
-def _address(config: ClusterConfig) -> str:
-    """Of a scheduler elsewhere."""
-    if config.kind == "scheduler-file":
-        assert config.path is not None
-        return scheduler_address(config.path, config.wait or 0.0)
-    return config.where
-
-
 def _refuse_unused(config: ClusterConfig, *, encrypted: bool, address: str | None = None) -> None:
     """Refuse options that would do nothing at this place."""
     if config.dashboard and config.kind != "local":
         raise InputError("--dashboard is for --cluster local: nothing else is started here")
-    if config.dashboard and find_spec("bokeh") is None:
-        raise InputError(
-            "the dashboard needs bokeh: pip install 'gmkcf-dask[dashboard]', or leave the option "
-            "out"
-        )
+    if config.dashboard:
+        need_bokeh()
     if config.certificates is not None and not encrypted:
         raise InputError(
             "certificates are for --cluster local or a tls:// address, not "
@@ -201,50 +161,18 @@ def _refuse_minimum(config: ClusterConfig, most: int) -> None:
         )
 
 
-def _waiting(config: ClusterConfig) -> tuple[Waiting, str]:
+def _waiting(config: ClusterConfig) -> tuple[int, float, str]:
     """How many workers to wait for, how long, and what to do if they do not come."""
     if config.kind == "local":
-        return Waiting(), ""
+        return 1, 0.0, ""
     if config.kind in ("address", "scheduler-file"):
         seconds = config.wait or (60.0 if config.minimum else 0.0)
-        return Waiting(config.minimum or 1, seconds), "start some first"
+        return config.minimum or 1, seconds, "start some first"
     if config.kind == "jobqueue":
         least, hint = jobqueue.bounds(config).minimum if config.adaptive else 1, "the queue"
     elif config.kind == "ssh":
         least, hint = ssh.n_workers(config), "the hosts"
     else:
         least, hint = mpi.n_workers(), "the ranks"
-    waiting = Waiting(config.minimum or least, config.wait or WAIT_SECONDS)
-    return waiting, f"look at {hint}, or give a longer wait in the cluster file"
-
-
-def scheduler_address(path: Path, seconds: float = 0.0) -> str:
-    """The address that a scheduler left in a file; one that is still to come is waited for."""
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            return _read_address(path)
-        except (ClusterError, InputError):  # not there, or still being written
-            if time.monotonic() > until:
-                raise
-        time.sleep(0.2)
-
-
-def _read_address(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST_SCHEDULER_FILE + 1)
-    except OSError as error:
-        raise ClusterError(
-            f"cannot read the scheduler file {path} ({error.strerror or error}): start the "
-            "scheduler with --scheduler-file on a path that is seen from here"
-        ) from error
-    try:
-        address = json.loads(content)["address"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        address = None
-    if not isinstance(address, str):
-        raise InputError(
-            f"{path} is not the file of a Dask scheduler: it must be JSON with an address"
-        )
-    return address
+    hint = f"look at {hint}, or give a longer wait in the cluster file"
+    return config.minimum or least, config.wait or WAIT_SECONDS, hint

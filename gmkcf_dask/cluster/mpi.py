@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 import dask
 
 from gmkcf_dask.cluster.config import ClusterConfig
+from gmkcf_dask.cluster.connect import connect
 from gmkcf_dask.cluster.process_settings import (
     ENVIRONMENT,
     ProcessSettings,
@@ -25,8 +26,9 @@ from gmkcf_dask.cluster.process_settings import (
     not_installed,
     not_started,
     prepare,
+    private_space,
+    writing_into,
 )
-from gmkcf_dask.cluster.resources import Access, connect, private_space, writing_into
 from gmkcf_dask.errors import GmkcfError, InputError, SecurityWarning
 
 _SMALLEST = 3
@@ -40,7 +42,7 @@ def mpi_member(read: Callable[[], ClusterConfig]) -> Iterator[ClusterConfig | No
     Every rank calls `read` by itself: files, interfaces and variables may differ between nodes.
     """
     world = _world()
-    config, process, directory = _together(world, lambda: _ready(world, read))
+    config, process, directory = _on_all_ranks(world, lambda: _prepare_rank(world, read))
     options: dict[str, Any] = {
         "interface": config.interface,
         "protocol": process.protocol,
@@ -56,7 +58,7 @@ def mpi_member(read: Callable[[], ClusterConfig]) -> Iterator[ClusterConfig | No
         stack.enter_context(dask.config.set(process.settings | quiet))
         # every rank has its own: nodes need not share a file system
         private = private_space(directory)
-        folder = _together(world, lambda: stack.enter_context(private))
+        folder = _on_all_ranks(world, lambda: stack.enter_context(private))
         stack.enter_context(writing_into(folder))  # one cluster is all that a rank has
         options["local_directory"] = folder
         if not _serve(world, options):
@@ -68,7 +70,7 @@ def mpi_member(read: Callable[[], ClusterConfig]) -> Iterator[ClusterConfig | No
             _shut_down(config)
 
 
-def _ready(
+def _prepare_rank(
     world: Any, read: Callable[[], ClusterConfig]
 ) -> tuple[ClusterConfig, ProcessSettings, str | None]:
     """All that can be known to be wrong before one rank waits for another."""
@@ -78,12 +80,12 @@ def _ready(
             f"a cluster of kind mpi needs {_SMALLEST} processes or more, for the scheduler, the "
             f"driver and workers, and there is {world.Get_size()}: start with mpirun -n N gmkcf ..."
         )
-    with dask.config.set(config.settings), _quietly():
+    with dask.config.set(config.settings), _without_security_warnings():
         process = prepare(config, only_loopback=is_loopback_interface(config.interface))
         return config, process, directory_here(config)
 
 
-def _together(world: Any, work: Callable[[], _T]) -> _T:
+def _on_all_ranks(world: Any, work: Callable[[], _T]) -> _T:
     """What some work gives on this rank, once it is well on all of them.
 
     Where it is not, the first rank that it fails on says why and all end: one that went on would
@@ -117,7 +119,7 @@ def mpi_cluster(config: ClusterConfig) -> Iterator[Any]:
     if address is None:
         raise InputError("a cluster of kind mpi is started with mpirun -n N gmkcf ...")
     # whether it may be open was settled when it was started
-    with connect(address, Access(config.certificates, insecure=True)) as client:
+    with connect(address, config.certificates, insecure=True) as client:
         yield client
 
 
@@ -154,12 +156,12 @@ def _serve(world: Any, options: dict[str, Any]) -> bool:
 
 def _shut_down(config: ClusterConfig) -> None:
     """Without this dask-mpi waits for ever at the end of the driver's process."""
-    with suppress(GmkcfError, OSError), _quietly(), mpi_cluster(config) as client:
+    with suppress(GmkcfError, OSError), _without_security_warnings(), mpi_cluster(config) as client:
         client.shutdown()
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def _without_security_warnings() -> Iterator[None]:
     """Warnings of certificates are for the driver to give, once for all ranks, when it connects."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SecurityWarning)

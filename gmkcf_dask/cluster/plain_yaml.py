@@ -68,30 +68,36 @@ class PlainLoader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise _wrong("references (& and *) are not taken", event)
+            raise _yaml_error("references (& and *) are not supported", event)
         self._parts += 1
         if self._parts > MOST_PARTS:
-            raise _wrong(f"there are more than {MOST_PARTS:,} keys and values", event)
+            raise _yaml_error(f"there are more than {MOST_PARTS:,} keys and values", event)
         if self._level >= _DEEPEST:
-            raise _wrong(f"there are more than {_DEEPEST} levels", event)
+            raise _yaml_error(f"there are more than {_DEEPEST} levels", event)
         self._level += 1
         try:
             return super().compose_node(parent, index)
         finally:
             self._level -= 1
 
+    def construct_scalar(self, node: Any) -> str:
+        value = str(super().construct_scalar(node))
+        if re.search("[\ud800-\udfff]", value):  # an escape, which UTF-8 cannot hold
+            raise _yaml_error("a text has half a character", node)
+        return value
+
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in getattr(node, "value", ()):
             if not isinstance(key, yaml.ScalarNode):
-                raise _wrong("a key is not plain text", key)
-            if key.value in seen:
-                raise _wrong("a key is there twice", key)
-            seen.add(key.value)
+                raise _yaml_error("a key is not plain text", key)
+            if key.value in keys:
+                raise _yaml_error("a key is there twice", key)
+            keys.add(key.value)
         return dict(super().construct_mapping(node, deep))
 
 
-def _wrong(what: str, there: Any) -> yaml.YAMLError:
+def _yaml_error(what: str, there: Any) -> yaml.YAMLError:
     return yaml.constructor.ConstructorError(None, None, what, there.start_mark)
 
 
@@ -102,7 +108,7 @@ def _plain(kind: str, pattern: str, read: Callable[[str], Any], first: str | Non
     def construct(loader: PlainLoader, node: Any) -> Any:
         value = loader.construct_scalar(node)
         if not known.match(value):
-            raise _wrong(f"this is not a valid {kind} of YAML 1.2", node)
+            raise _yaml_error(f"this is not a valid {kind} of YAML 1.2", node)
         return read(value)
 
     PlainLoader.yaml_constructors[tag] = construct

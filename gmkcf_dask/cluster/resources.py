@@ -1,112 +1,26 @@
-"""Where work runs: threads of this process, a cluster on this machine, or a scheduler elsewhere."""
+"""What a cluster has: workers, threads and memory, of one that runs or of one to be started."""
 
 from __future__ import annotations
 
-import logging
-import re
-import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import dask
-
-from gmkcf_dask.cluster.config import Adaptive
-from gmkcf_dask.cluster.tls import (
-    Certificates,
-    default_scheme,
-    is_encrypted,
-    pages,
-    reason_of,
-    refuse_open_address,
-    refuse_plain,
-    security_for,
-    security_here,
-)
+from gmkcf_dask.cluster.config import ClusterConfig
+from gmkcf_dask.cluster.process_settings import directory_here
 from gmkcf_dask.compute import STALL_SECONDS
-from gmkcf_dask.compute.runner import Runner, ignore_interrupts, pin_worker_threads
+from gmkcf_dask.compute.runner import Runner, pin_worker_threads
 from gmkcf_dask.compute.worker_checks import refuse_other_versions
-from gmkcf_dask.errors import ClusterError, InputError, redacted
-from gmkcf_dask.store.files import make_folder
+from gmkcf_dask.errors import ClusterError, InputError
 from gmkcf_dask.system.resources import cores, free_memory, peak_resident_bytes, total_memory
-from gmkcf_dask.system.temporary import run_folder
-from gmkcf_dask.system.units import MIB, human_bytes
+from gmkcf_dask.system.units import human_bytes
 
 if TYPE_CHECKING:
     from distributed import Client
 
-_ADDRESS = re.compile(r"((tcp|tls|ucx|wss?)://)?([^\s/:\[\]]+|\[[^\s\]]+\]):\d+|inproc://\S+")
-CONNECT_SECONDS = 10.0
 _TRIES = 3
 _T = TypeVar("_T")
-
-# Dask's default gives every freed tile back to the system, and each new one is then page-faulted in
-# again: 2.5 to 5 times slower reads. Freed tiles are kept up to a bound instead.
-WORKER_ENVIRONMENT = {
-    "MALLOC_TRIM_THRESHOLD_": str(64 * MIB),
-    "MALLOC_MMAP_THRESHOLD_": str(32 * MIB),
-    "MALLOC_TOP_PAD_": str(16 * MIB),
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-}
-
-
-@dataclass(frozen=True)
-class Access:
-    """Who may listen, and to whom we may talk.
-
-    Attributes
-    ----------
-    certificates : Certificates, optional
-        For tls:// addresses; a local cluster with them talks TLS as well. Without, Dask's own
-        configuration (distributed.comm.tls) is asked.
-    insecure : bool
-        Talk to a scheduler elsewhere without encryption.
-    dashboard : bool
-        Local clusters: serve Dask's dashboard, on loopback.
-    """
-
-    certificates: Certificates | None = None
-    insecure: bool = False
-    dashboard: bool = False
-
-
-CLOSED = Access()
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """How many workers have to be there before work begins, and the seconds they are given."""
-
-    minimum: int = 1
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class LocalWorkers:
-    """What else may be said of workers on this machine.
-
-    Attributes
-    ----------
-    threads : int
-        Of each.
-    adaptive : Adaptive, optional
-        Bounds instead of a number.
-    directory : str, optional
-        The folder in which the private one is made that they spill to; TMPDIR when not given.
-    """
-
-    threads: int = 1
-    adaptive: Adaptive | None = None
-    directory: str | None = None
-
-
-PLAIN = LocalWorkers()
 
 
 @dataclass(frozen=True)
@@ -171,7 +85,7 @@ def of_client(
             pin_worker_threads(client)
         return workers
 
-    workers = _patiently(prepare, "the Dask scheduler does not answer")
+    workers = retry_cluster(prepare, "the Dask scheduler does not answer")
     if not workers:
         raise ClusterError(
             f"the Dask scheduler at {client.scheduler.address} has no workers: start some first"
@@ -198,121 +112,22 @@ def _smallest(memory: Mapping[str, int]) -> str | None:
     )
 
 
-def local_resources(workers: int | None, memory: int | None, local: LocalWorkers) -> Resources:
+def local_resources(config: ClusterConfig) -> Resources:
     """Resources that workers on this machine would have."""
-    most = local.adaptive.maximum if local.adaptive else workers or cores()
-    workers = local.adaptive.minimum if local.adaptive else most
+    directory_here(config)  # refuses a variable that is not set
+    most = config.adaptive.maximum if config.adaptive else config.workers or cores()
+    workers = config.adaptive.minimum if config.adaptive else most
     return Resources(
         Runner(),
         workers,
-        local.threads,
-        memory or share_of_memory(most),
+        config.threads or 1,
+        config.memory or share_of_memory(most),
         f"{workers} workers on this machine",
         machine_memory=free_memory(),
     )
 
 
-def wait_for_workers(client: Any, waiting: Waiting, hint: str = "start some first") -> None:
-    """Until there are enough; a sentence where they do not come in time."""
-    if waiting.seconds <= 0:
-        return  # what is there is counted later
-    try:
-        client.wait_for_workers(waiting.minimum, timeout=waiting.seconds)
-    except (OSError, TimeoutError) as error:
-        if client.status != "running":
-            raise ClusterError("the connection to the Dask scheduler was lost") from error
-        present = len(client.scheduler_info(n_workers=-1)["workers"])
-        raise ClusterError(
-            f"{present} of {waiting.minimum} workers came within {waiting.seconds:g} s: {hint}"
-        ) from error
-
-
-@contextmanager
-def private_space(directory: str | None) -> Iterator[str]:
-    """A new folder of mode 0700 for what processes of this run write, removed at the end.
-
-    Dask's own choice is `dask-scratch-space` in TMPDIR, whoever made it. It puts that folder first
-    on the path from which a process imports modules, and spills results into it. Workers get the
-    folder by argument, schedulers and nannies by `writing_into` while they start.
-
-    Parameters
-    ----------
-    directory : str or None
-        The folder to make it in, which is made as well where it is missing; for None
-        `temporary-directory` of Dask's settings, or else TMPDIR.
-    """
-    directory = directory or dask.config.get("temporary-directory", None)
-    within = None if directory is None else Path(directory).absolute()
-    if within is not None:
-        make_folder(within, "spilled results")
-    with run_folder("spill", within) as folder:
-        yield str(folder)
-
-
-def writing_into(folder: str) -> dask.config.set:
-    """Dask's settings while the processes of a run start in this process.
-
-    Not for longer: another cluster of this process would take the folder for its own, and lose it
-    when the first one ends.
-    """
-    return dask.config.set({"temporary-directory": folder})
-
-
-@contextmanager
-def local_cluster(
-    n_workers: int,
-    memory: int | None = None,
-    access: Access = CLOSED,
-    local: LocalWorkers = PLAIN,
-) -> Iterator[Any]:
-    """A client of worker processes on this machine, on loopback only."""
-    from distributed import Client, LocalCluster
-
-    memory = memory or share_of_memory(n_workers)
-    security = security_here(access.certificates)
-    # a page may only be talked to from its own address, which has to be known beforehand
-    port = free_port() if access.dashboard else 0
-    settings = {
-        "distributed.nanny.pre-spawn-environ": worker_environment(),
-        # pages of other sites must not talk to a dashboard on this machine
-        "distributed.scheduler.dashboard.bokeh-application.allow_websocket_origin": [
-            f"127.0.0.1:{port}",
-            f"localhost:{port}",
-        ],
-        **pages(dashboard=access.dashboard),
-    }
-    start: Callable[..., Any] = partial(
-        LocalCluster,
-        n_workers=n_workers,
-        threads_per_worker=local.threads,
-        memory_limit=memory,
-        host="127.0.0.1",
-        protocol="tcp://" if security is None else "tls://",
-        security=security,
-        dashboard_address=f"127.0.0.1:{port}",
-        scheduler_kwargs={"dashboard": access.dashboard},
-        # a failed task is told to the user by the driver, in one sentence
-        silence_logs=logging.CRITICAL,
-    )
-    with (
-        dask.config.set(settings),
-        private_space(local.directory) as folder,
-        ExitStack() as stack,
-    ):
-        with writing_into(folder):
-            cluster = stack.enter_context(
-                _patiently(
-                    partial(start, local_directory=folder), "worker processes cannot be started"
-                )
-            )
-        client = stack.enter_context(Client(cluster, security=security, set_as_default=False))
-        _patiently(lambda: ignore_interrupts(client), "worker processes do not answer")
-        if local.adaptive is not None:
-            cluster.adapt(minimum=local.adaptive.minimum, maximum=local.adaptive.maximum)
-        yield client
-
-
-def _patiently(work: Callable[[], _T], sentence: str) -> _T:
+def retry_cluster(work: Callable[[], _T], sentence: str) -> _T:
     """Do what fails where a worker dies in the middle of it: its successor may do better."""
     for attempt in range(_TRIES):
         try:
@@ -324,53 +139,3 @@ def _patiently(work: Callable[[], _T], sentence: str) -> _T:
                 raise ClusterError(f"{sentence}: {error}") from error
             time.sleep(1.0)
     raise AssertionError("unreachable")
-
-
-def free_port() -> int:
-    """On loopback."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
-def worker_environment() -> dict[str, str]:
-    """Ours, where Dask's configuration was not changed to something else."""
-    default = dask.config.merge(*dask.config.defaults)["distributed"]["nanny"]["pre-spawn-environ"]
-    now = dask.config.get("distributed.nanny.pre-spawn-environ", {})
-    changed = {name: str(value) for name, value in now.items() if default.get(name) != value}
-    return WORKER_ENVIRONMENT | changed
-
-
-@contextmanager
-def connect(address: str, access: Access) -> Iterator[Any]:
-    """A client of the scheduler at an address, encrypted unless that is meant otherwise."""
-    from distributed import Client
-
-    if not _ADDRESS.fullmatch(address):
-        raise InputError(
-            f"cluster must be threads, local or the address of a Dask scheduler such as "
-            f"tls://host:8786, not {redacted(address)!r}"
-        )
-    scheme = default_scheme()
-    refuse_open_address(address, insecure=access.insecure, default_scheme=scheme)
-    encrypted = is_encrypted(address, scheme)
-    if not encrypted:
-        refuse_plain(address)
-    security = security_for(address, access.certificates) if encrypted else None
-    hint = "tls://host:8786), its certificates" if encrypted else "tls://host:8786 if it talks TLS)"
-    try:
-        client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False, security=security)
-    except (OSError, TimeoutError, ValueError) as error:
-        raise ClusterError(
-            f"no Dask scheduler answers at {address!r} ({reason_of(error)}): check the address "
-            f"({hint}, or use --cluster threads or local"
-        ) from error
-    with client:
-        yield client
-
-
-def dashboard_of(client: Any) -> str | None:
-    """Where the scheduler serves its dashboard, on loopback of its machine."""
-    port = client.scheduler_info(n_workers=0).get("services", {}).get("dashboard")
-    return None if port is None else f"http://127.0.0.1:{port}/status"

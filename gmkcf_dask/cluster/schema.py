@@ -1,13 +1,15 @@
 """Types of the values in a cluster file, and their conversion with msgspec.
 
-Each scalar type has a parser that raises ValueError with the rest of a sentence ("must be ...").
+The method `parse` of a type raises ValueError with the rest of a sentence ("must be ...").
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -40,17 +42,47 @@ _T = TypeVar("_T")
 class Bytes(int):
     """An amount of memory, such as 4GiB."""
 
+    @classmethod
+    def parse(cls, value: Any) -> Bytes:
+        amount = 0.0
+        if isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) < 40:
+            with suppress(ValueError, OverflowError):
+                amount = parse_bytes(value)
+        if not 1 <= amount < 1 << 60:
+            raise ValueError(f"must be an amount of memory such as 4GiB, not {shown(value)}")
+        return cls(amount)
+
 
 class Delay(float):
     """Seconds, or a text such as 10m; 0 is allowed."""
+
+    least = 0.0
+
+    @classmethod
+    def parse(cls, value: Any) -> Delay:
+        seconds = -1.0
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            with suppress(ValueError, KeyError, OverflowError):
+                seconds = float(parse_timedelta(value if isinstance(value, str) else float(value)))
+        if not cls.least <= seconds < 1e9:
+            raise ValueError(f"must be a time such as 600 or 10m, not {shown(value)}")
+        return cls(seconds)
 
 
 class Seconds(Delay):
     """The same above 0."""
 
+    least = math.ulp(0.0)
+
 
 class Text(str):
     """A text in one line."""
+
+    @classmethod
+    def parse(cls, value: Any) -> Text:
+        if not isinstance(value, str) or not value.strip() or not value.isprintable():
+            raise ValueError(f"must be a text in one line, not {shown(value)}")
+        return cls(value)
 
 
 class Location(str):
@@ -58,17 +90,9 @@ class Location(str):
 
 
 def convert(value: Any, schema: type[_T] | Any, name: str, folder: Path) -> _T:
-    """A value of a file as a type of this module or a Struct of them.
+    """A value of YAML as a type of this module or a Struct of them.
 
-    Parameters
-    ----------
-    value : object
-        As YAML has it.
-    schema : type
-    name : str
-        File and key, for messages.
-    folder : Path
-        Relative paths begin here.
+    `name` is file and key, for messages; relative paths begin in `folder`.
     """
     try:
         converted: _T = msgspec.convert(value, schema, dec_hook=partial(_parse, folder=folder))
@@ -140,54 +164,8 @@ def _literals(schema: Any, inside: str) -> list[str]:
 
 def _parse(schema: Any, value: Any, *, folder: Path) -> Any:
     """The hook of msgspec for types that it does not know."""
-    if issubclass(schema, Path):
-        return folder / Path(_text(value)).expanduser()
-    if schema is Location:
-        text = _text(value)
-        return Location(text if "://" in text else folder / Path(text).expanduser())
-    return schema(PARSERS[schema](value))
-
-
-def _bytes(value: Any) -> int:
-    amount = 0.0
-    if isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) < 40:
-        try:
-            amount = parse_bytes(value)
-        except (ValueError, OverflowError):
-            amount = 0.0
-    if not 1 <= amount < 1 << 60:
-        raise ValueError(f"must be an amount of memory such as 4GiB, not {shown(value)}")
-    return int(amount)
-
-
-def _delay(value: Any) -> float:
-    seconds = -1.0
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
-        try:
-            seconds = float(parse_timedelta(value if isinstance(value, str) else float(value)))
-        except (ValueError, KeyError, OverflowError):
-            seconds = -1.0
-    if not 0 <= seconds < 1e9:
-        raise ValueError(f"must be a time such as 600 or 10m, not {shown(value)}")
-    return seconds
-
-
-def _seconds(value: Any) -> float:
-    if _delay(value) == 0:
-        raise ValueError(f"must be a time such as 600 or 10m, not {shown(value)}")
-    return _delay(value)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise ValueError(f"must be a text in one line, not {shown(value)}")
-    return value
-
-
-PARSERS: dict[type, Callable[[Any], Any]] = {
-    Bytes: _bytes,
-    Delay: _delay,
-    Seconds: _seconds,
-    Text: _text,
-}
-"""By type; `dask_settings` adds its own."""
+    if not issubclass(schema, Path | Location):
+        return schema.parse(value)
+    text = Text.parse(value)
+    is_url = schema is Location and "://" in text
+    return schema(text if is_url else folder / Path(text).expanduser())

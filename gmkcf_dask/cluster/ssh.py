@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import dask
 
@@ -22,6 +22,7 @@ from gmkcf_dask.errors import ClusterError, InputError
 
 _LOGIN_SECONDS = 20.0
 _LOOPBACK = ("lo", "lo0")
+_T = TypeVar("_T")
 
 
 def only_loopback(config: ClusterConfig) -> bool:
@@ -44,7 +45,7 @@ def ssh_cluster(config: ClusterConfig, process: ProcessSettings) -> Iterator[Any
         raise not_installed("ssh", "asyncssh") from error
     from distributed import Client, SSHCluster
 
-    options = _login(config)
+    options = _login_options(config)
     listen: dict[str, Any] = {"protocol": process.protocol}
     if config.interface is not None:
         listen["interface"] = config.interface
@@ -76,7 +77,7 @@ def ssh_cluster(config: ClusterConfig, process: ProcessSettings) -> Iterator[Any
             yield client
 
 
-def _login(config: ClusterConfig) -> dict[str, Any]:
+def _login_options(config: ClusterConfig) -> dict[str, Any]:
     """Options of asyncssh. Known hosts are always named: without, host keys may go unchecked."""
     connect = config.connect
     known = connect.known_hosts or Path("~/.ssh/known_hosts").expanduser()
@@ -88,14 +89,13 @@ def _login(config: ClusterConfig) -> dict[str, Any]:
     for key in connect.client_keys:
         if not key.is_file():
             raise InputError(f"connect.client-keys: {key} is not a file")
-    options: dict[str, Any] = {"known_hosts": str(known)}
-    if connect.username is not None:
-        options["username"] = connect.username
-    if connect.port is not None:
-        options["port"] = connect.port
-    if connect.client_keys:
-        options["client_keys"] = [str(key) for key in connect.client_keys]
-    return options
+    options: dict[str, Any] = {
+        "known_hosts": str(known),
+        "username": connect.username,
+        "port": connect.port,
+        "client_keys": [str(key) for key in connect.client_keys] or None,
+    }
+    return {name: value for name, value in options.items() if value is not None}
 
 
 @contextmanager
@@ -107,31 +107,27 @@ def _private_folders(config: ClusterConfig, options: dict[str, Any]) -> Iterator
     """
     within = config.local_directory or "/tmp"  # noqa: S108  # of the hosts
     folder = f"{within.rstrip('/')}/gmkcf-spill-{secrets.token_hex(16)}"
+    python = config.python or sys.executable
     made: set[str] = set()
     try:
-        work = partial(_try, folder=folder, options=options, made=made)
-        wrong = asyncio.run(_on_all(config.hosts, config, work))
-        if wrong:
-            more = f" (and {len(wrong) - 1} more hosts)" if len(wrong) > 1 else ""
-            raise ClusterError(wrong[0] + more)
+        make = partial(_make_folder, python=python, folder=folder, options=options, made=made)
+        problems = [problem for problem in asyncio.run(_on_all(config.hosts, make)) if problem]
+        if problems:
+            more = f" (and {len(problems) - 1} more hosts)" if len(problems) > 1 else ""
+            raise ClusterError(problems[0] + more)
         # the scheduler takes it from Dask's settings, which it gets with its command
         with dask.config.set({"temporary-directory": folder}):
             yield folder
     finally:
-        work = partial(_remove, folder=folder, options=options)
-        asyncio.run(_on_all(made, config, work))
+        remove = partial(_remove_folder, python=python, folder=folder, options=options)
+        asyncio.run(_on_all(made, remove))
 
 
-async def _on_all(
-    hosts: Iterable[str], config: ClusterConfig, work: Callable[[str, str], Awaitable[str]]
-) -> list[str]:
-    """What is wrong, after some work on every host with the interpreter there."""
-    python = config.python or sys.executable
-    sentences = await asyncio.gather(*(work(host, python) for host in dict.fromkeys(hosts)))
-    return [sentence for sentence in sentences if sentence]
+async def _on_all(hosts: Iterable[str], work: Callable[[str], Awaitable[_T]]) -> list[_T]:
+    return await asyncio.gather(*map(work, dict.fromkeys(hosts)))
 
 
-async def _remove(host: str, python: str, *, folder: str, options: dict[str, Any]) -> str:
+async def _remove_folder(host: str, *, python: str, folder: str, options: dict[str, Any]) -> None:
     """Remove a folder on a host, as far as the host is there; processes may still be ending."""
     import asyncssh
 
@@ -141,13 +137,12 @@ async def _remove(host: str, python: str, *, folder: str, options: dict[str, Any
             asyncssh.connect(host, **options) as connection,
         ):
             await connection.run(f"{python} -c {shlex.quote(_REMOVE)} {shlex.quote(folder)}")
-    return ""
 
 
-async def _try(
-    host: str, python: str, *, folder: str, options: dict[str, Any], made: set[str]
+async def _make_folder(
+    host: str, *, python: str, folder: str, options: dict[str, Any], made: set[str]
 ) -> str:
-    """Make a private folder on a host; what is wrong there, nothing if all is well."""
+    """Make a private folder on a host; returns what is wrong there, "" if all is well."""
     import asyncssh
 
     try:

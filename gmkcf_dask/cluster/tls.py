@@ -1,4 +1,4 @@
-"""What clients and members of a cluster show, ask for, and serve to others, in Dask's words."""
+"""TLS of clusters: certificates, addresses that need them, Dask's settings, pages it serves."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ _ENCRYPTED = ("tls", "wss")
 _INSIDE_THIS_PROCESS = "inproc"
 _ROLES = ("client", "scheduler", "worker")
 _HEALTH = "distributed.http.health"
-_REMEDY = "give --tls-ca, --tls-cert and --tls-key, or set distributed.comm.tls in Dask's "
-_REMEDY += "configuration"
+_TLS = "distributed.comm.tls"
 
 
-def split_address(address: str, default_scheme: str = "tcp") -> tuple[str, str]:
+def split_address(address: str) -> tuple[str, str]:
     """Scheme and host of the address of a scheduler.
 
     >>> split_address("tcp://[::1]:8786")
@@ -33,7 +32,8 @@ def split_address(address: str, default_scheme: str = "tcp") -> tuple[str, str]:
     """
     scheme, separator, rest = address.partition("://")
     if not separator:
-        scheme, rest = default_scheme, address
+        scheme = str(dask.config.get("distributed.comm.default-scheme", "tcp"))
+        rest = address
     host = rest.rpartition(":")[0] if ":" in rest else rest
     return scheme.lower(), host.strip("[]")
 
@@ -52,23 +52,25 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def is_encrypted(address: str, default_scheme: str = "tcp") -> bool:
+def is_encrypted(address: str) -> bool:
     """Whether traffic to an address is under TLS."""
-    return split_address(address, default_scheme)[0] in _ENCRYPTED
+    return split_address(address)[0] in _ENCRYPTED
 
 
-def refuse_open_address(address: str, *, insecure: bool, default_scheme: str = "tcp") -> None:
-    """Refuse a scheduler to which code and data would travel in the open, unless that is meant."""
-    scheme, host = split_address(address, default_scheme)
-    if insecure or scheme in _ENCRYPTED or scheme == _INSIDE_THIS_PROCESS or is_loopback(host):
-        return
-    raise InputError(
-        f"{redacted(address)} is not encrypted, and whoever can reach it can run code as you: use "
-        "tls:// with --tls-ca, --tls-cert and --tls-key, or say --insecure on a network you trust"
-    )
-
-
-# --- certificates -----------------------------------------------------------------------------
+def refuse_open_address(address: str, *, insecure: bool) -> None:
+    """Refuse a scheduler without TLS, unless it is on this machine or `insecure` allows it."""
+    scheme, host = split_address(address)
+    if not (insecure or scheme == _INSIDE_THIS_PROCESS or is_loopback(host)):
+        raise InputError(
+            f"{redacted(address)} is not encrypted, and whoever can reach it can run code as you: "
+            "use tls:// with --tls-ca, --tls-cert and --tls-key, or say --insecure on a network "
+            "you trust"
+        )
+    if _requires_encryption():  # Dask would refuse in many lines, and late
+        raise InputError(
+            f"Dask's settings demand encryption (distributed.comm.require-encryption), which "
+            f"{redacted(address)} has not: give its tls:// address, or change DASK_CONFIG"
+        )
 
 
 class Certificates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,18 +87,15 @@ TLS_OPTIONS = ("--tls-ca", "--tls-cert", "--tls-key")
 def certificates(
     ca: Path | None, cert: Path | None, key: Path | None, names: tuple[str, ...] = TLS_OPTIONS
 ) -> Certificates | None:
-    """All three, tried out, or none; one sentence on what is missing or does not fit.
-
-    `names` are those under which a user gave them.
-    """
+    """All three, validated, or none; `names` are those under which a user gave them."""
     given = dict(zip(names, (ca, cert, key), strict=True))
-    missing = [option for option, path in given.items() if path is None]
+    missing = [name for name, path in given.items() if path is None]
     if len(missing) == len(given):
         return None
     if ca is None or cert is None or key is None:
         raise InputError(f"TLS needs three files, {', '.join(given)}: add {', '.join(missing)}")
-    for name, path in zip(names, (ca, cert, key), strict=True):
-        if not path.is_file():
+    for name, path in given.items():
+        if path is not None and not path.is_file():
             raise InputError(f"{name} {path} is not a file: give one in PEM form")
     files = Certificates(ca, cert, key)
     try:
@@ -108,7 +107,7 @@ def certificates(
             "password that belongs to the certificate"
         ) from error
     try:
-        _shake_hands(*ends)
+        _handshake(*ends)
     except ssl.SSLError as error:
         reason = getattr(error, "verify_message", None) or error.reason or error
         raise InputError(
@@ -127,13 +126,10 @@ def _context(files: Certificates, purpose: ssl.Purpose) -> ssl.SSLContext:
     return context
 
 
-def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
+def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
     """Let a member meet its like in memory: what either refuses, a cluster would refuse later."""
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = [
-        client.wrap_bio(back, there, server_side=False),
-        server.wrap_bio(there, back, server_side=True),
-    ]
+    ends = (client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True))
     for _ in range(10):
         for end in ends:
             with suppress(ssl.SSLWantReadError):
@@ -144,34 +140,24 @@ def _no_password() -> str:
     raise ValueError("the key is protected by a password")
 
 
-# --- what Dask is told ----------------------------------------------------------------------
-
-
 def security_of(files: Certificates) -> Any:
     """One certificate for every role: all members of the cluster show it, and ask for its CA."""
     from distributed import Security
 
-    ca, cert, key = _paths(files)
-    warn_of_open_key(key)
-    pairs = {f"tls_{role}_cert": cert for role in _ROLES}
-    pairs |= {f"tls_{role}_key": key for role in _ROLES}
-    return Security(tls_ca_file=ca, require_encryption=True, **pairs)
+    settings = settings_of(files)
+    warn_of_open_key(settings["distributed.comm.tls.client.key"])
+    with dask.config.set(settings):
+        return Security(require_encryption=True)
 
 
 def settings_of(files: Certificates) -> dict[str, Any]:
     """The same as Dask's settings, for processes that are started elsewhere."""
-    tls = "distributed.comm.tls"
-    ca, cert, key = _paths(files)
-    settings: dict[str, Any] = {f"{tls}.ca-file": ca}
-    for role in _ROLES:
-        settings |= {f"{tls}.{role}.cert": cert, f"{tls}.{role}.key": key}
-    return settings | {"distributed.comm.require-encryption": True}
-
-
-def _paths(files: Certificates) -> tuple[str, str, str]:
-    """For processes in other folders; links stay, they may lead elsewhere on other machines."""
+    # for processes in other folders; links stay, they may lead elsewhere on other machines
     ca, cert, key = map(os.path.abspath, (files.ca, files.cert, files.key))
-    return ca, cert, key
+    settings: dict[str, Any] = {f"{_TLS}.ca-file": ca}
+    for role in _ROLES:
+        settings |= {f"{_TLS}.{role}.cert": cert, f"{_TLS}.{role}.key": key}
+    return settings | {"distributed.comm.require-encryption": True}
 
 
 def warn_of_open_key(key: str) -> None:
@@ -184,10 +170,10 @@ def warn_of_open_key(key: str) -> None:
         status = os.stat(key)  # noqa: PTH116  # a path of Dask's settings, as it stands there
     except OSError:
         return  # whoever reads it says what is wrong
-    mine = status.st_uid == os.geteuid()
-    if stat.S_IMODE(status.st_mode) & (0o077 if mine else 0o007):
+    mode, mine = stat.S_IMODE(status.st_mode), status.st_uid == os.geteuid()
+    if mode & (0o077 if mine else 0o007):
         warnings.warn(
-            f"the TLS key {key} has mode {stat.S_IMODE(status.st_mode):04o}, and whoever can read "
+            f"the TLS key {key} has mode {mode:04o}, and whoever can read "
             f"it can run code as you on your clusters: chmod 600 {shlex.quote(key)}",
             SecurityWarning,
             stacklevel=2,
@@ -208,35 +194,31 @@ def pages(*, dashboard: bool) -> dict[str, list[str]]:
         if routes == [_HEALTH]:  # of another cluster of this process, or workers.yaml
             default = dask.config.merge(*dask.config.defaults)
             routes = default["distributed"]["scheduler"]["http"]["routes"]
-    name = "distributed.{}.http.routes"
-    return {name.format("scheduler"): list(routes), name.format("worker"): [_HEALTH]}
+    return {
+        "distributed.scheduler.http.routes": list(routes),
+        "distributed.worker.http.routes": [_HEALTH],
+    }
 
 
 def security_for(address: str, files: Certificates | None) -> Any:
     """What a client of a tls:// scheduler shows and asks for: by option, else by Dask's config."""
     security = security_of(files) if files is not None else configured_security()
     if security is None:
-        raise InputError(f"{redacted(address)} needs certificates: {_REMEDY}")
+        raise InputError(
+            f"{redacted(address)} needs certificates: give --tls-ca, --tls-cert and --tls-key, or "
+            "set distributed.comm.tls in Dask's configuration"
+        )
     return security
 
 
 def security_here(files: Certificates | None) -> Any:
-    """For workers of this machine, which talk on loopback: None, unless Dask's settings want it."""
-    if files is not None:
-        return security_of(files)
-    return security_for("a local cluster, by Dask's settings,", None) if _demanded() else None
+    """For workers on loopback: None, unless files are given or Dask's settings need encryption."""
+    if files is None and not _requires_encryption():
+        return None
+    return security_for("a local cluster, by Dask's settings,", files)
 
 
-def refuse_plain(address: str) -> None:
-    """Where Dask's own settings demand encryption it would refuse in many lines, and late."""
-    if _demanded():
-        raise InputError(
-            f"Dask's settings demand encryption (distributed.comm.require-encryption), which "
-            f"{redacted(address)} has not: give its tls:// address, or change DASK_CONFIG"
-        )
-
-
-def _demanded() -> bool:
+def _requires_encryption() -> bool:
     return bool(dask.config.get("distributed.comm.require-encryption", False))
 
 
@@ -250,21 +232,15 @@ def configured_security() -> Any:
     except (OSError, ValueError) as error:  # SSLError is an OSError
         raise InputError(
             f"the TLS files of Dask's configuration, such as "
-            f"{dask.config.get('distributed.comm.tls.ca-file', None)}, cannot be used ({error}): "
+            f"{dask.config.get(f'{_TLS}.ca-file', None)}, cannot be used ({error}): "
             "fix distributed.comm.tls, or give --tls-ca, --tls-cert and --tls-key"
         ) from error
     if context is None:
         return None
-    section = "distributed.comm.tls"
-    keys = {dask.config.get(f"{section}.{role}.key", None) for role in _ROLES}
+    keys = {dask.config.get(f"{_TLS}.{role}.key", None) for role in _ROLES}
     for key in sorted(filter(None, keys)):
         warn_of_open_key(str(key))
     return security
-
-
-def default_scheme() -> str:
-    """Of an address without one."""
-    return str(dask.config.get("distributed.comm.default-scheme", "tcp"))
 
 
 def reason_of(error: BaseException) -> str:

@@ -63,7 +63,7 @@ SUM_BYTES = 32 * MIB
 SUMMED_AT_ONCE = 8
 """Partial products that are summed together."""
 DIRECT, MAX_SWEEPS, BASIS_BYTES, MOST_GUARDS = 1000, 60, 64 * MIB, 20
-"""Of eigenproblems: see `methods.eigen`, whose numbers these are."""
+"""Of eigenproblems: see `compute.eigen`, whose numbers these are."""
 SILHOUETTE_SAMPLES = 2000
 
 

@@ -8,59 +8,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 import numpy as np
+import numpy.typing as npt
 from dask.delayed import delayed
 
 from gmkcf_dask.compute.blas import on_cores, one_blas_thread
 from gmkcf_dask.compute.runner import Runner
-from gmkcf_dask.compute.tile_tasks import plain
+from gmkcf_dask.compute.tile_ops import plain
 from gmkcf_dask.corpus.model import Matrix
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.events import Listener, StageProgress, ignore
-from gmkcf_dask.kernels.cross import CrossKernels
 from gmkcf_dask.system.arrays import Floats
 from gmkcf_dask.system.units import ceil_div
 
 
 @dataclass(frozen=True)
 class CrossProducts:
-    """Results of a task for its block of new samples.
-
-    Attributes
-    ----------
-    products : ndarray, shape (len, r)
-        k_w(x, ·) B.
-    diagonal : ndarray, shape (len,), or None
-        k_w(x, x), if requested.
-    nearest : ndarray, shape (len, k), or None
-        Rows of V of the nearest training samples, if requested.
-    """
+    """Results of a task for its block of new samples."""
 
     products: Floats
+    """k_w(x, ·) B, shape (len, r)."""
     diagonal: Floats | None = None
+    """k_w(x, x), shape (len,), if requested."""
     nearest: Floats | None = None
+    """Rows of V of the nearest training samples, shape (len, k), if requested."""
 
 
 @dataclass(frozen=True)
 class TrainingFactors:
-    """Data of the training samples, sent once with a graph.
-
-    Attributes
-    ----------
-    B : ndarray, shape (n, r)
-        What rows of the kernel are multiplied by.
-    diagonal : ndarray, shape (n,), or None
-        k_w of each with itself; None where nearest samples are not requested.
-    V : ndarray, shape (n, k), or None
-        Their rows, likewise.
-    """
+    """Data of the training samples, sent once with a graph."""
 
     B: Floats
+    """What rows of the kernel are multiplied by, shape (n, r)."""
     diagonal: Floats | None = None
+    """k_w of each with itself, shape (n,); None where nearest samples are not requested."""
     V: Floats | None = None
+    """Their rows, shape (n, k), likewise."""
 
 
 Finish = Callable[[CrossProducts], Floats]
@@ -68,12 +54,24 @@ Finish = Callable[[CrossProducts], Floats]
 _BATCHES, _LEAST_TASKS = 32, 8
 
 
+class NewSampleKernels(Protocol):
+    """Kernels between new samples and the training samples."""
+
+    def products(
+        self, new: Matrix, first: int, B: Floats, diagonal: Floats | None = None
+    ) -> tuple[Floats, npt.NDArray[np.int64]]:
+        """k_w(x, ·) B, and the nearest training samples where a diagonal is given."""
+
+    def diagonal(self, new: Matrix, first: int) -> Floats:
+        """k_w(x, x), shape (len,)."""
+
+
 @dataclass(frozen=True)
 class PredictBlock:
     """What a task does with a block of new samples; see `map_new_samples`."""
 
     training: TrainingFactors
-    cross: CrossKernels
+    cross: NewSampleKernels
     finish: Finish
     diagonal: bool
 
@@ -92,7 +90,7 @@ class PredictBlock:
 
 def map_new_samples(
     new: Matrix,
-    cross: CrossKernels,
+    cross: NewSampleKernels,
     training: TrainingFactors,
     finish: Finish,
     runner: Runner | None,
@@ -106,7 +104,7 @@ def map_new_samples(
     Parameters
     ----------
     new : ndarray or csr_array, shape (n_new, d)
-    cross : CrossKernels
+    cross : NewSampleKernels
         Travels with the tasks: its training samples are in a store, or all is in this process.
     training : TrainingFactors
     finish : callable

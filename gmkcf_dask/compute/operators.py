@@ -83,6 +83,10 @@ class FusedKernel(Protocol):
     def nonnegative(self) -> bool:
         """No entry is below zero."""
 
+    @property
+    def signed_factors(self) -> bool:
+        """It, or a part of it, is known by factors of mixed signs: degrees may be 0 or less."""
+
     def matmul(self, Z: Floats) -> Floats:
         """K Z, shape (n, c). One sweep, whatever c."""
 
@@ -159,6 +163,8 @@ class KernelStack(Protocol):
 
 class BaseFusedKernel(ABC):
     """What follows from one product alone; each operator implements `_product`."""
+
+    signed_factors = False
 
     def __init__(self, stack: KernelStack, weights: Floats) -> None:
         used = np.flatnonzero(weights)

@@ -25,15 +25,7 @@ Groups = npt.NDArray[np.int32]
 
 
 class GroupSums:
-    """Sums over groups, and products between kernels, for one task or thread.
-
-    Parameters
-    ----------
-    reader : TileReader
-    groups : ndarray of int, shape (n,)
-        Group of every sample.
-    n_groups : int
-    """
+    """Sums over groups of samples, and products between kernels, for one task or thread."""
 
     def __init__(self, reader: TileReader, groups: Groups, n_groups: int) -> None:
         self._tiles, self._reader = FloatTiles(reader), reader

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from gmkcf_dask.compute import costs
 from gmkcf_dask.compute.costs import (
@@ -134,16 +134,6 @@ class Sizes:
         columns = costs.worker_columns(self.job, self.n)
         return costs.summing_bytes(self.n, (2 if self.signed else 1) * columns)
 
-    @property
-    def in_memory_bytes(self) -> int:
-        """All kernels and the fused one as tiles in memory."""
-        return costs.tiled_bytes(self.tiling, self.n_kernels, self.precision)
-
-
-def worker_build_bytes(sizes: Sizes, machine: Machine) -> int:
-    """Peak of a worker while kernels are built."""
-    return PROCESS_BYTES + machine.threads_per_worker * sizes.build_task_bytes
-
 
 def worker_fit_bytes(sizes: Sizes, machine: Machine) -> int:
     """Peak of a worker during a fit, without what it keeps between tasks."""
@@ -153,7 +143,8 @@ def worker_fit_bytes(sizes: Sizes, machine: Machine) -> int:
 
 def worker_bytes(sizes: Sizes, machine: Machine) -> int:
     """Peak of a worker over both stages: building is over before a fit begins."""
-    return max(worker_build_bytes(sizes, machine), worker_fit_bytes(sizes, machine))
+    building = PROCESS_BYTES + machine.threads_per_worker * sizes.build_task_bytes
+    return max(building, worker_fit_bytes(sizes, machine))
 
 
 def tiles_read_at_once(sizes: Sizes, machine: Machine) -> int:
@@ -222,7 +213,8 @@ class Memory:
 
 def memory_for(sizes: Sizes, machine: Machine, residency: Residency) -> Memory:
     """Memory of a fit; kernels live in it where one process has room for all of them."""
-    fitting, all_kernels = worker_fit_bytes(sizes, machine), sizes.in_memory_bytes
+    fitting = worker_fit_bytes(sizes, machine)
+    all_kernels = costs.tiled_bytes(sizes.tiling, sizes.n_kernels, sizes.precision)
     with_driver = fitting + all_kernels + driver_bytes(sizes, machine, in_memory=True)
     in_memory = (
         machine.one_process
@@ -595,7 +587,20 @@ def refuse_small_workers(memory_per_worker: int) -> None:
         )
 
 
-def refuse_beyond_machine(plan: Plan, free: int) -> None:
+class MachinePlan(Protocol):
+    """What a plan says about memory, whatever it is for."""
+
+    @property
+    def machine_bytes(self) -> int: ...
+    @property
+    def n_workers(self) -> int: ...
+    @property
+    def worker_peak_bytes(self) -> int: ...
+    @property
+    def driver_bytes(self) -> int: ...
+
+
+def refuse_beyond_machine(plan: MachinePlan, free: int) -> None:
     """Limits that a machine cannot honour: its system would kill what it likes."""
     if plan.machine_bytes > free:
         raise PlanRefused(
@@ -617,26 +622,21 @@ def refuse_large_driver(plan: Plan, free: int) -> None:
 
 def smaller_jobs(n: int, n_kernels: int, precision: Precision, disk_free: int) -> str:
     """What of a job would fit on a disk: fewer samples, fewer kernels, compact ones."""
-
-    def stored(samples: int, kernels: int, of: Precision) -> int:
-        tiling = Tiling(samples, default_block(samples))
-        return kernels * tiling.n_tiles * tiling.block**2 * STORED_BYTES[of]
-
     low, high = 0, n
     while high - low > 1:
         middle = (low + high) // 2
-        if stored(middle, n_kernels, precision) <= disk_free:
+        if _tiles_bytes(middle, n_kernels, precision) <= disk_free:
             low = middle
         else:
             high = middle
     ways = ["choose another place"]
     if low > 1:
         ways.append(f"at most {low:,} samples")
-    fewer = disk_free // max(1, stored(n, 1, precision))
+    fewer = disk_free // max(1, _tiles_bytes(n, 1, precision))
     if 1 <= fewer < n_kernels:
         ways.append(f"at most {fewer} of {n_kernels} kernels")
     if precision != "compact":
-        enough = stored(n, n_kernels, "compact") <= disk_free
+        enough = _tiles_bytes(n, n_kernels, "compact") <= disk_free
         ways.append("precision compact" if enough else "precision compact with less of either")
     return ", or ".join(ways)
 
@@ -645,11 +645,14 @@ def refuse_by_count(n: int, n_kernels: int, precision: Precision, disk_free: int
     """Refuse, before anything is read, as many samples as no disk here has room for."""
     if disk_free is None or n < 1:
         return
-    tiling = Tiling(n, default_block(n))
-    stored = n_kernels * n * (n + 1) // 2 * STORED_BYTES[precision]  # tiles take no less
-    if stored > disk_free:
-        planned = n_kernels * tiling.n_tiles * tiling.block**2 * STORED_BYTES[precision]
+    if n_kernels * n * (n + 1) // 2 * STORED_BYTES[precision] > disk_free:  # tiles take no less
+        planned = _tiles_bytes(n, n_kernels, precision)
         raise DiskRefused(
             f"{n_kernels} kernels of {n:,} samples need {human_bytes(planned)} of disk but "
             f"{human_bytes(disk_free)} are free: {smaller_jobs(n, n_kernels, precision, disk_free)}"
         )
+
+
+def _tiles_bytes(n: int, n_kernels: int, precision: Precision) -> int:
+    tiling = Tiling(n, default_block(n))
+    return n_kernels * tiling.n_tiles * tiling.block**2 * STORED_BYTES[precision]

@@ -87,7 +87,6 @@ class Runner:
         return self._workers() or {}
 
     def _workers(self) -> dict[str, WorkerSize] | None:
-        """The same; None where the scheduler does not answer."""
         if self.client is None:
             return {}
         sizes = self._ask_scheduler(worker_sizes)
@@ -146,11 +145,6 @@ class Runner:
             time.sleep(0.1)
         if self.client.status != "running":
             raise lost
-
-    @contextmanager
-    def _context(self) -> Iterator[None]:
-        with self._settings(), self._translated_errors():
-            yield
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
@@ -217,12 +211,12 @@ class Runner:
 
     def compute(self, collection: Any) -> Any:
         """Run one graph and bring its result to the driver."""
-        with self._context():
+        with self._settings(), self._translated_errors():
             return self._result(collection)
 
     def persist(self, *collections: Any) -> tuple[Any, ...]:
         """Run one graph for all collections and leave the results on the workers."""
-        with self._context():
+        with self._settings(), self._translated_errors():
             return tuple(dask.persist(*collections))
 
     @contextmanager
@@ -230,12 +224,7 @@ class Runner:
         """Graphs inside prefer the workers that hold the blocks of a persisted array.
 
         Dask would move a block of megabytes whenever its worker seems a little busier than another.
-
-        Parameters
-        ----------
-        kept : dask array
-        prefix : str
-            How the names of the tasks that use these blocks begin.
+        The names of the tasks that use these blocks begin with `prefix`.
         """
         workers = None if self.client is None or self.excluded else self._holders(kept)
         if workers is None:
@@ -252,7 +241,7 @@ class Runner:
 
     def fetch(self, kept: Any) -> Any:
         """Transfer a persisted result to the driver."""
-        with self._context():
+        with self._settings(), self._translated_errors():
             return self._result(kept)
 
     def _result(self, collection: Any) -> Any:
@@ -294,13 +283,11 @@ class Runner:
             f"{what} for {self.stall_timeout:g} s: workers are gone, stopped, or paused for lack "
             "of memory"
         )
-        stalled.retries = 1 if self._workers_answer() else 0
-        return stalled
-
-    def _workers_answer(self) -> bool:
         recent = self.stall_timeout / 2
         timeout = min(_POLL_SECONDS, recent)
-        return bool(self._ask_scheduler(count_recent_workers, recent, seconds=timeout))
+        answer = self._ask_scheduler(count_recent_workers, recent, seconds=timeout)
+        stalled.retries = 1 if answer else 0
+        return stalled
 
 
 def short_reason(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,7 @@ from gmkcf_dask.compute.costs import SUMMED_AT_ONCE
 from gmkcf_dask.kernels.tiling import Tiling
 from gmkcf_dask.system.arrays import AnyFloats, Floats
 
-SPLIT_EVERY = SUMMED_AT_ONCE
-"""Partial products summed at once in the tree."""
+_Dtype = TypeVar("_Dtype", bound=np.generic)
 TINY = 1e-30
 """Smaller factors become 0 in float32 products: denormals are slow and mean nothing there."""
 
@@ -94,21 +93,15 @@ class Buffer:
 
 @dataclass(frozen=True)
 class MemoryTiles:
-    """Tiles held in this process.
-
-    Attributes
-    ----------
-    stacks : tuple of ndarray, one per tile, each of shape (m', len I, len J)
-        The tile of every kernel that has tiles of its own; float32, float64, or uint16 codes with
-        their `code_scale`.
-    stored : tuple of int
-        By kernel, the number of the one whose tiles stand for it.
-    """
+    """Tiles held in this process."""
 
     stacks: tuple[npt.NDArray[Any], ...]
+    """One per tile, shape (m', len I, len J): the tile of every kernel that has tiles of its own;
+    float32, float64, or uint16 codes with their `code_scale`."""
     tiling: Tiling
     code_scale: float | None
     stored: tuple[int, ...]
+    """By kernel, the number of the one whose tiles stand for it."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -221,24 +214,18 @@ class FusedTiles:
 
 @dataclass(frozen=True)
 class Partial:
-    """Part of an n×c product: only the row blocks some tiles touch.
-
-    Attributes
-    ----------
-    blocks : dict
-        Row block number → float64 rows, shape (len I, c); for products of several kernels the key
-        is (kernel, row block).
-    """
+    """Part of an n×c product: only the row blocks some tiles touch."""
 
     blocks: dict[Any, Floats]
+    """Row block number → float64 rows, shape (len I, c); for products of several kernels the key
+    is (kernel, row block)."""
 
     @classmethod
     def tree_sum(cls, parts: list[Partial]) -> Partial:
         """Sum of partial products by the tree every operator uses: the same bits from each."""
         while len(parts) > 1:
-            parts = [
-                cls.merge(parts[i : i + SPLIT_EVERY]) for i in range(0, len(parts), SPLIT_EVERY)
-            ]
+            starts = range(0, len(parts), SUMMED_AT_ONCE)
+            parts = [cls.merge(parts[i : i + SUMMED_AT_ONCE]) for i in starts]
         return parts[0]
 
     @classmethod
@@ -262,15 +249,16 @@ def as_factor(Z: Floats, dtype: np.dtype[Any]) -> AnyFloats:
         return np.ascontiguousarray(np.where(np.abs(Z) < TINY, 0.0, Z), dtype)
 
 
-class Product:
-    """Tiles of one matrix times Z, for one task or thread: its buffers serve tile after tile.
+def plain(values: npt.NDArray[_Dtype]) -> npt.NDArray[_Dtype]:
+    """In C order and aligned: what came over a network may be neither, and NumPy then sums the
+    same numbers in another order."""
+    return np.require(values, requirements=["C_CONTIGUOUS", "ALIGNED"])
 
-    Parameters
-    ----------
-    source : TileSource
-    Z : ndarray, shape (n, c)
-    split : bool
-        Append the product with the positive part: columns [K Z, K⁺ Z], shape (·, 2c).
+
+class Product:
+    """Tiles of one matrix times Z (n, c), for one task or thread: buffers serve tile after tile.
+
+    `split` appends the product with the positive part: columns [K Z, K⁺ Z], shape (·, 2c).
     """
 
     def __init__(self, source: TileSource, Z: AnyFloats, tiling: Tiling, *, split: bool) -> None:

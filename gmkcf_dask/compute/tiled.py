@@ -8,9 +8,11 @@ sums them in tile order: the result is the same bits on every scheduler.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -22,6 +24,7 @@ from dask.delayed import Delayed, delayed
 from gmkcf_dask.compute.costs import (
     FEW_COLUMNS,
     SUM_BYTES,
+    SUMMED_AT_ONCE,
     products_per_weight_step,
     resident_bytes,
 )
@@ -33,40 +36,36 @@ from gmkcf_dask.compute.operators import (
     error_floor,
     products_in_order,
 )
-from gmkcf_dask.compute.overview import overview_of
+from gmkcf_dask.compute.overview import Groups, GroupSums, overview_of
 from gmkcf_dask.compute.plan import Plan, Residency, fits_worker
 from gmkcf_dask.compute.runner import Runner, WorkerSize
 from gmkcf_dask.compute.tile_ops import (
-    SPLIT_EVERY,
+    Errors,
     FusedTiles,
+    Load,
+    Partial,
+    Product,
+    ProductEach,
     StoredSource,
+    TileReader,
     as_factor,
     assemble,
     assemble_each,
     error_factors,
-)
-from gmkcf_dask.compute.tile_tasks import (
-    WriteThrough,
-    as_is,
-    errors_task,
-    first_of,
-    fuse_and_multiply_task,
-    merge_boxes,
-    overview_task,
-    product_each_task,
-    product_of_blocks_task,
-    product_task,
-    second_of,
-    tile_numbers,
-    unbox,
+    plain,
 )
 from gmkcf_dask.errors import ClusterWarning, UnfitWorker
-from gmkcf_dask.system.arrays import Floats
+from gmkcf_dask.kernels.tiling import Tiling
+from gmkcf_dask.system.arrays import AnyFloats, Floats
 from gmkcf_dask.system.units import human_bytes
 
 if TYPE_CHECKING:
     from gmkcf_dask.store.kernel_store import KernelStore
     from gmkcf_dask.store.scratch import ScratchTiles
+
+
+Indices = npt.NDArray[np.int64]
+Boxes = npt.NDArray[np.object_]
 
 
 class TiledKernels:
@@ -109,7 +108,7 @@ class TiledKernels:
 
     @property
     def most_columns(self) -> int:
-        return max(FEW_COLUMNS, SUM_BYTES // ((SPLIT_EVERY + 1) * 8 * self.n_samples))
+        return max(FEW_COLUMNS, SUM_BYTES // ((SUMMED_AT_ONCE + 1) * 8 * self.n_samples))
 
     @cached_property
     def traces(self) -> Floats:
@@ -179,7 +178,7 @@ class TiledKernels:
         size = 0
         for kernel, own in enumerate(columns):
             width = (own.stop - own.start) * (2 if split else 1)
-            need = (SPLIT_EVERY + 1) * 8 * self.n_samples * width
+            need = (SUMMED_AT_ONCE + 1) * 8 * self.n_samples * width
             if group and need and size + need > SUM_BYTES:
                 yield group
                 group, size = [], 0
@@ -270,7 +269,7 @@ class TiledKernels:
             **boxed,
         )
         kw = da.map_blocks(
-            first_of,
+            itemgetter(0),
             pairs,
             new_axis=[1, 2],
             chunks=(index.chunks[0], (tiling.block,), (tiling.block,)),
@@ -278,7 +277,7 @@ class TiledKernels:
             meta=np.empty((0, 0, 0), self._reader.dtype),
             name=_unique("kept"),
         )
-        boxes = da.map_blocks(second_of, pairs, name=_unique("partial"), **boxed)
+        boxes = da.map_blocks(itemgetter(1), pairs, name=_unique("partial"), **boxed)
         return kw, _tree_sum(boxes)
 
 
@@ -406,10 +405,148 @@ def _tree_sum(boxes: da.Array) -> da.Array:
         dtype=object,
         meta=np.empty((0,) * (boxes.ndim - 1), object),
         concatenate=False,
-        split_every=SPLIT_EVERY,
+        split_every=SUMMED_AT_ONCE,
     )
 
 
 def _unique(name: str) -> str:
     # a name used once can never meet an old failed or released result of the same name
     return f"gmkcf-{name}-{uuid4().hex}"
+
+
+# tasks: tiles by number in, boxed partial products out
+
+
+@dataclass(frozen=True)
+class WriteThrough:
+    """Tiles of a source, written to scratch space when they are loaded."""
+
+    source: FusedTiles
+    scratch: ScratchTiles
+
+    @contextmanager
+    def ahead(self, tiles: Iterable[int]) -> Iterator[WriteThrough]:
+        with self.source.ahead(tiles) as source:
+            yield replace(self, source=source)
+
+    def loader(self) -> Load:
+        fuse = self.source.loader()
+
+        def load(t: int, into: AnyFloats | None) -> AnyFloats:
+            tile = fuse(t, into)
+            self.scratch.write(t, tile)
+            return tile
+
+        return load
+
+
+@dataclass(frozen=True)
+class BlockTiles:
+    """Tiles inside a block of fused tiles."""
+
+    block: AnyFloats
+    first: int
+    tiling: Tiling
+
+    def loader(self) -> Load:
+        return self._tile
+
+    def _tile(self, t: int, into: AnyFloats | None) -> AnyFloats:
+        rows, cols = self.tiling.shape(t)
+        # edge tiles are padded: copied, BLAS gives the bits it gives for tiles in memory
+        return plain(self.block[t - self.first, :rows, :cols])
+
+
+def fuse_task(tiles: Indices, source: FusedTiles, tiling: Tiling) -> AnyFloats:
+    """A block of fused tiles, shape (g, b, b)."""
+    block = np.empty((len(tiles), tiling.block, tiling.block), source.reader.dtype)
+    with source.ahead(map(int, tiles)) as fetched:
+        load = fetched.loader()
+        for out, t in zip(block, tiles, strict=True):
+            rows, cols = tiling.shape(int(t))
+            if (rows, cols) == out.shape:
+                load(int(t), out)
+            else:
+                out[:rows, :cols] = load(int(t), None)
+    return block
+
+
+def fuse_and_multiply_task(
+    tiles: Indices, Z: AnyFloats, source: FusedTiles, tiling: Tiling, split: bool
+) -> tuple[AnyFloats, Boxes]:
+    """A block of fused tiles, and what it gives for Z."""
+    block = fuse_task(tiles, source, tiling)
+    tiles_of_block = BlockTiles(block, int(tiles[0]), tiling)
+    return block, box(Product(tiles_of_block, plain(Z), tiling, split=split)(map(int, tiles)))
+
+
+def tile_numbers(block_id: tuple[int, ...], per_task: int, n_tiles: int) -> Indices:
+    """Tiles of one block of a graph."""
+    first = block_id[0] * per_task
+    return np.arange(first, min(first + per_task, n_tiles))
+
+
+def product_of_blocks_task(
+    kw: AnyFloats, Z: AnyFloats, tiling: Tiling, split: bool, block_id: tuple[int, ...]
+) -> Boxes:
+    """What a block of fused tiles gives for Z."""
+    tiles = tile_numbers(block_id, tiling.tiles_per_task(kw.itemsize), tiling.n_tiles)
+    source = BlockTiles(kw, int(tiles[0]), tiling)
+    return box(Product(source, plain(Z), tiling, split=split)(map(int, tiles)), kw.ndim)
+
+
+def product_task(
+    tiles: Indices, Z: AnyFloats, source: StoredSource, tiling: Tiling, split: bool
+) -> Boxes:
+    """What tiles of a source give for Z."""
+    with source.ahead(map(int, tiles)) as fetched:
+        return box(Product(fetched, plain(Z), tiling, split=split)(map(int, tiles)))
+
+
+def product_each_task(
+    tiles: Indices, Z: AnyFloats, reader: TileReader, columns: dict[int, slice], split: bool
+) -> Boxes:
+    """What tiles of several kernels give, each for its own columns of Z."""
+    with reader.ahead(columns, map(int, tiles)) as fetched:
+        return box(ProductEach(fetched, columns, plain(Z), split=split)(map(int, tiles)))
+
+
+def errors_task(tiles: Indices, F: AnyFloats, reader: TileReader) -> Floats:
+    """What tiles add to the errors of all kernels, shape (1, m)."""
+    with reader.ahead(with_tiles(reader), map(int, tiles)) as fetched:
+        return Errors(fetched, plain(F))(map(int, tiles))[None]
+
+
+def overview_task(tiles: Indices, Z: Groups, reader: TileReader, n_groups: int) -> Boxes:
+    """What tiles add to the sums over groups of samples, and to the products between kernels."""
+    with reader.ahead(with_tiles(reader), map(int, tiles)) as fetched:
+        return box(GroupSums(fetched, plain(Z), n_groups)(map(int, tiles)))
+
+
+def with_tiles(reader: TileReader) -> list[int]:
+    """Kernels that have tiles of their own, in the order of a sweep over all."""
+    return sorted(set(reader.stored))
+
+
+def box(partial: Partial, ndim: int = 1) -> Boxes:
+    """A partial product as a one-element array, which is what a Dask array is made of."""
+    boxed = np.empty((1,) * ndim, dtype=object)
+    boxed[(0,) * ndim] = partial
+    return boxed
+
+
+def unbox(boxed: Any) -> Partial:
+    """The partial product inside."""
+    return boxed if isinstance(boxed, Partial) else next(iter(np.ravel(boxed)))
+
+
+def as_is(boxes: Boxes, axis: Any, keepdims: bool) -> Boxes:
+    """The first step of a reduction, which has nothing to do here."""
+    return boxes
+
+
+def merge_boxes(boxes: Any, axis: Any, keepdims: bool) -> Boxes:
+    """The sum of a few boxed partial products, in their order."""
+    parts = boxes if isinstance(boxes, list) else [boxes]
+    ndim = np.ndim(parts[0]) if keepdims else np.ndim(parts[0]) - 1
+    return box(Partial.merge(unbox(part) for part in parts), ndim)

@@ -126,19 +126,14 @@ def page_text(markup: str) -> tuple[str, str | None]:
     >>> page_text("<title>Tea</title><p>green <b>te</b>a<script>hide()</script><p>black")
     ('green tea\\n\\nblack', 'Tea')
     """
+    # without comments and scripts, and with every < that begins no tag spelled out: the parser
+    # looks for the end of each of them anew, for hours in a page of nothing else
+    quick = _NO_TAG.sub("&lt;", _MARKED.sub(" ", "".join(_without_asides(markup))))
     page = _Page()
-    page.feed(_quick_to_parse(markup))
+    page.feed(quick)
     page.close()
     title = " ".join("".join(page.title).split())
-    return "".join(page.seen).strip(), title or None
-
-
-def _quick_to_parse(markup: str) -> str:
-    """The page without comments and scripts, and with every < that begins no tag spelled out.
-
-    The parser looks for the end of each of them anew: of a page of nothing else, for hours.
-    """
-    return _NO_TAG.sub("&lt;", _MARKED.sub(" ", "".join(_without_asides(markup))))
+    return "".join(page.visible).strip(), title or None
 
 
 def _without_asides(markup: str) -> Iterator[str]:
@@ -193,7 +188,7 @@ _NO_TAG = re.compile(r"<(?![^<]*>)")
 
 @dataclass(eq=False)
 class _Page(HTMLParser):
-    seen: list[str] = field(default_factory=list)
+    visible: list[str] = field(default_factory=list)
     title: list[str] = field(default_factory=list)
     inside: str = ""
     """The element whose content is not seen, or the title."""
@@ -216,10 +211,10 @@ class _Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if not self.inside:
-            self.seen.append(data)
+            self.visible.append(data)
         elif self.inside == "title":
             self.title.append(data)
 
     def _separate(self, tag: str) -> None:
         if not self.inside and tag not in _INLINE:
-            self.seen.append("\n")
+            self.visible.append("\n")

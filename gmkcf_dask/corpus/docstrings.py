@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType
 
 from gmkcf_dask.corpus.documents import corpus_from_texts
 from gmkcf_dask.corpus.model import Corpus
@@ -26,62 +25,39 @@ from gmkcf_dask.errors import InputError
 
 # The subpackages of numpy, scipy, scikit-learn, dask, distributed, zarr and click that have forty
 # documents or more; what is documented in a module below one of them belongs to it.
+_MODULES = {
+    "click": "click",
+    "dask": "dask dask.bag dask.base dask.config dask.delayed dask.diagnostics "
+    "dask.graph_manipulation dask.utils",
+    "dask.array": "dask.array dask.array.linalg dask.array.random dask.array.stats",
+    "distributed": "distributed",
+    "numpy": "numpy numpy.strings",
+    "numpy.ma": "numpy.ma",
+    "numpy.polynomial": "numpy.polynomial numpy.polynomial.polynomial numpy.polynomial.chebyshev "
+    "numpy.polynomial.hermite numpy.polynomial.hermite_e numpy.polynomial.laguerre "
+    "numpy.polynomial.legendre",
+    "numpy.random": "numpy.random",
+    "scipy.interpolate": "scipy.interpolate",
+    "scipy.linalg": "scipy.linalg",
+    "scipy.ndimage": "scipy.ndimage",
+    "scipy.optimize": "scipy.optimize",
+    "scipy.signal": "scipy.signal scipy.signal.windows",
+    "scipy.sparse": "scipy.sparse scipy.sparse.csgraph scipy.sparse.linalg",
+    "scipy.spatial": "scipy.spatial scipy.spatial.distance",
+    "scipy.special": "scipy.special",
+    "scipy.stats": "scipy.stats scipy.stats.contingency scipy.stats.mstats scipy.stats.qmc "
+    "scipy.stats.sampling",
+    "sklearn.datasets": "sklearn.datasets",
+    "sklearn.linear_model": "sklearn.linear_model",
+    "sklearn.metrics": "sklearn.metrics sklearn.metrics.cluster sklearn.metrics.pairwise",
+    "zarr": "zarr zarr.abc.codec zarr.abc.store zarr.codecs zarr.dtype zarr.storage",
+}
 DEFAULT_PACKAGES: Mapping[str, Sequence[str]] = {
-    "click": ("click",),
-    "dask": (
-        "dask",
-        "dask.bag",
-        "dask.base",
-        "dask.config",
-        "dask.delayed",
-        "dask.diagnostics",
-        "dask.graph_manipulation",
-        "dask.utils",
-    ),
-    "dask.array": ("dask.array", "dask.array.linalg", "dask.array.random", "dask.array.stats"),
-    "distributed": ("distributed",),
-    "numpy": ("numpy", "numpy.strings"),
-    "numpy.ma": ("numpy.ma",),
-    "numpy.polynomial": (
-        "numpy.polynomial",
-        "numpy.polynomial.polynomial",
-        "numpy.polynomial.chebyshev",
-        "numpy.polynomial.hermite",
-        "numpy.polynomial.hermite_e",
-        "numpy.polynomial.laguerre",
-        "numpy.polynomial.legendre",
-    ),
-    "numpy.random": ("numpy.random",),
-    "scipy.interpolate": ("scipy.interpolate",),
-    "scipy.linalg": ("scipy.linalg",),
-    "scipy.ndimage": ("scipy.ndimage",),
-    "scipy.optimize": ("scipy.optimize",),
-    "scipy.signal": ("scipy.signal", "scipy.signal.windows"),
-    "scipy.sparse": ("scipy.sparse", "scipy.sparse.csgraph", "scipy.sparse.linalg"),
-    "scipy.spatial": ("scipy.spatial", "scipy.spatial.distance"),
-    "scipy.special": ("scipy.special",),
-    "scipy.stats": (
-        "scipy.stats",
-        "scipy.stats.contingency",
-        "scipy.stats.mstats",
-        "scipy.stats.qmc",
-        "scipy.stats.sampling",
-    ),
-    "sklearn.datasets": ("sklearn.datasets",),
-    "sklearn.linear_model": ("sklearn.linear_model",),
-    "sklearn.metrics": ("sklearn.metrics", "sklearn.metrics.cluster", "sklearn.metrics.pairwise"),
-    "zarr": (
-        "zarr",
-        "zarr.abc.codec",
-        "zarr.abc.store",
-        "zarr.codecs",
-        "zarr.dtype",
-        "zarr.storage",
-    ),
+    topic: tuple(modules.split()) for topic, modules in _MODULES.items()
 }
 """Topics, each with the modules whose public names it holds."""
 
-DEFAULT_OPTIONS = TextOptions(stop_words="english", sublinear_tf=True, min_df=5)
+DEFAULT_OPTIONS = TextOptions(stop_words="english", sublinear_tf=True, min_df=5, preset="plain")
 
 SHORTEST_TEXT = 200
 """Characters; a shorter docstring says too little to have a topic."""
@@ -145,21 +121,11 @@ def docstring_corpus(
 def docstring_documents(
     packages: Mapping[str, Sequence[str]] = DEFAULT_PACKAGES,
 ) -> list[Document]:
-    """Return one document per public function or class of the given modules.
+    """Return one document per public function or class, in the order of topics, modules and names.
 
     A docstring counts once, where it is met first, however many names lead to it. Left out are
     short ones, those copied from another library, and what is formatting rather than content:
     headings, examples, references.
-
-    Parameters
-    ----------
-    packages : mapping of str to sequence of str
-        The modules that make up each topic.
-
-    Returns
-    -------
-    list of Document
-        In the order of the topics, their modules and the names in them.
     """
     first_with: dict[str, Document] = {}
     # Deprecated names warn when touched; reading their docstrings does not use them.
@@ -183,36 +149,24 @@ def write_jsonl(documents: Iterable[Document], path: str | Path) -> None:
 
 
 def _public_objects(modules: Iterable[str]) -> Iterator[tuple[str, object]]:
-    """Yield the public names of each module with what they stand for."""
-    for module in map(_imported, modules):
-        for name, thing in _public_members(module):
-            yield f"{module.__name__}.{name}", thing
-
-
-def _imported(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise InputError(
-            f"the module {name} cannot be imported ({error}): install it or leave it out."
-        ) from error
-
-
-def _exported_names(module: ModuleType) -> list[str]:
-    return sorted(getattr(module, "__all__", None) or dir(module))
-
-
-def _public_members(module: ModuleType) -> Iterator[tuple[str, object]]:
-    """Yield what can be called and comes from the module's own package."""
-    home = _top_package(module.__name__)
-    for name in _exported_names(module):
+    """Full names and objects of what can be called and comes from the module's own package."""
+    for module_name in modules:
         try:
-            thing = None if name.startswith("_") else getattr(module, name)
-        except (AttributeError, ImportError):  # announced, but an optional part is not installed
-            continue
-        # compiled functions often do not say where they come from
-        if callable(thing) and _top_package(getattr(thing, "__module__", None) or home) == home:
-            yield name, thing
+            module = importlib.import_module(module_name)
+        except ImportError as error:
+            raise InputError(
+                f"the module {module_name} cannot be imported ({error}): install it or leave it "
+                "out."
+            ) from error
+        home = _top_package(module_name)
+        for name in sorted(getattr(module, "__all__", None) or dir(module)):
+            try:
+                thing = None if name.startswith("_") else getattr(module, name)
+            except (AttributeError, ImportError):  # announced, but an optional part is missing
+                continue
+            # compiled functions often do not say where they come from
+            if callable(thing) and _top_package(getattr(thing, "__module__", None) or home) == home:
+                yield f"{module.__name__}.{name}", thing
 
 
 def _top_package(module_name: str) -> str:

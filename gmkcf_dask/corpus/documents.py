@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from scipy import sparse
 
 from gmkcf_dask.corpus.model import Corpus
+from gmkcf_dask.corpus.preset import choose_by_sample, settle
 from gmkcf_dask.corpus.text_options import TextOptions, TextReading
 from gmkcf_dask.corpus.validate import check_ids, check_labels, name_of, short
 from gmkcf_dask.corpus.vectorize import (
@@ -40,65 +42,43 @@ _TITLE = 300
 class WarningLog:
     """Problems of documents: by kind, how often and where first."""
 
-    problems: dict[str, tuple[int, str]] = field(default_factory=dict)
+    count: Counter[str] = field(default_factory=Counter)
+    first: dict[str, str] = field(default_factory=dict)
 
     def add(self, kind: str, where: str) -> None:
-        count, first = self.problems.get(kind, (0, _printable(where)))
-        self.problems[kind] = (count + 1, first)
+        self.count[kind] += 1
+        self.first.setdefault(kind, _printable(where))
 
-    def count(self, kind: str) -> int:
-        return self.problems.get(kind, (0, ""))[0]
-
-    def first(self, kind: str) -> str:
-        return self.problems[kind][1]
-
-    def warn(self, sentences: dict[str, str], total: int, **words: str) -> None:
+    def warn(self, sentences: Mapping[str, str], total: int, **words: str) -> None:
         """Issue a `DataWarning` for each kind of problem; sentences may use the words given."""
         for kind, sentence in sentences.items():
-            if kind in self.problems:
-                count, first = self.problems[kind]
-                text = sentence.format(count=f"{count:,}", total=f"{total:,}", first=first, **words)
+            if kind in self.first:
+                counts = {"count": f"{self.count[kind]:,}", "total": f"{total:,}"}
+                text = sentence.format(first=self.first[kind], **counts, **words)
                 warnings.warn(text, DataWarning, stacklevel=3)
 
 
 _SENTENCES = {
     "repaired": "{count} of {total} documents contain unreadable characters (first: {first}), "
     "which are replaced; try --encoding cp1252, or encoding in TextOptions",
-    "empty": "{count} of {total} documents are empty (first: {first}); they are kept, but their "
-    "clusters have no meaning",
+    "empty": "{count} of {total} documents are empty (first: {first}); they are kept, without "
+    "words to be clustered by",
     "repeated": "{count} of {total} documents repeat an earlier one (first: {first}); they are "
     "kept",
     "lost": "{count} of {total} documents have none of the terms that are kept (first: {first}); "
-    "they are kept as rows of zeros, but their clusters have no meaning",
-    "unknown": "{count} of {total} documents have no term that the model knows (first: {first}); "
-    "their clusters have no meaning",
+    "they are kept as rows of zeros, without words to be clustered by",
+    "unknown": "{count} of {total} documents have no term that the model knows (first: {first}): "
+    "they have no words to be clustered by",
 }
 
 
-@dataclass
-class _Names:
-    """Ids, labels and titles, collected while documents are read."""
-
-    ids: list[object] = field(default_factory=list)
-    labels: list[object] = field(default_factory=list)
-    titles: list[object] = field(default_factory=list)
-
-    def collect(self, documents: Iterable[Document], progress: ReadProgress) -> Iterator[Document]:
-        for number, document in enumerate(documents):
-            self.ids.append(document.id)
-            self.labels.append(document.label)
-            self.titles.append(document.title)
-            if progress.unit == "documents":
-                progress.done = number + 1
-            yield document
-
-    def all_ids(self) -> list[object]:
-        """Numbers of rows for ids that are missing; spelled out where another row has that id."""
-        given = {name_of(value) for value in self.ids if value is not None}
-        return [
-            (f"row {number}" if str(number) in given else number) if value is None else value
-            for number, value in enumerate(self.ids)
-        ]
+def _number_rows(ids: Sequence[object]) -> list[object]:
+    """Numbers of rows for ids that are missing; spelled out where another row has that id."""
+    used = {name_of(value) for value in ids if value is not None}
+    return [
+        (f"row {number}" if str(number) in used else number) if value is None else value
+        for number, value in enumerate(ids)
+    ]
 
 
 def corpus_from_texts(
@@ -119,11 +99,11 @@ def corpus_from_texts(
         A text without any kept term becomes a row of zeros. Read once; never all in memory.
     ids, labels, titles : iterable, length n_samples, or None
         Without ids they count from "0".
-    options : TextOptions or None
     runner : Runner, optional
         Where terms are counted; this process when not given.
     listen : callable
-        Receives `StageProgress` while texts are read.
+        Receives `StageProgress` while texts are read, and a `StageNote` on options that the preset
+        chose.
 
     Returns
     -------
@@ -147,9 +127,11 @@ def corpus_from_texts(
     n = len(texts) if isinstance(texts, Sequence) else 0
     given = {"id": ids, "label": labels, "title": titles}
     columns = {what: list(names) for what, names in given.items() if names is not None}
-    documents = _documents(texts, columns)
     corpus = read_documents(
-        documents, options or TextOptions(), ReadContext(runner, listen), ReadProgress(n)
+        documents_of(texts, columns),
+        options or TextOptions(),
+        ReadContext(runner, listen),
+        ReadProgress(n),
     )
     for what, names in columns.items():
         if len(names) > corpus.n_samples:
@@ -159,9 +141,10 @@ def corpus_from_texts(
     return corpus
 
 
-def _documents(
+def documents_of(
     texts: Iterable[str], columns: Mapping[str, list[Any]] = MappingProxyType({})
 ) -> Iterator[Document]:
+    """Documents of texts and, by the name of a field, their ids, labels and titles."""
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise InputError(
@@ -189,12 +172,9 @@ def texts_in(X: Any) -> Iterable[str] | None:
     kind = getattr(getattr(X, "dtype", None), "kind", "O")
     if kind not in "OUTS" or not any(isinstance(value, str) for value in X):
         return None
-    return X if isinstance(X, list | tuple) else _plain(X)
-
-
-def _plain(X: Any) -> list[Any]:
-    """The values of an array or series, NumPy's strings as Python's."""
-    return [str(value) if isinstance(value, str) else value for value in X]
+    if isinstance(X, list | tuple):
+        return X
+    return [str(value) if isinstance(value, str) else value for value in X]  # no `np.str_`
 
 
 def read_documents(
@@ -204,6 +184,9 @@ def read_documents(
     progress: ReadProgress | None = None,
 ) -> Corpus:
     """The corpus of an iterator of documents, with its own vocabulary."""
+    context, progress = context or ReadContext(), progress or ReadProgress()
+    choice, documents = choose_by_sample(documents, options)
+    options = choice.options
 
     def weigh(counted: CorpusCounts) -> TermWeights:
         if options.features == "tfidf":
@@ -213,10 +196,11 @@ def read_documents(
                 f"no terms are left to describe the {counted.lengths.size} documents: give texts "
                 "with words, or keep stop words."
             )
-        return TermWeights(options.n_hash_features, options.sublinear_tf)
+        return TermWeights(options.n_hash_features, bool(options.sublinear_tf))
 
     vocabulary = Vocabulary() if options.features == "tfidf" else None
-    return _read(documents, options, context, progress, vocabulary, weigh)
+    corpus = _read(documents, options, context, progress, vocabulary, weigh)
+    return settle(corpus, choice, context.listen, progress)
 
 
 def read_documents_like(
@@ -228,54 +212,20 @@ def read_documents_like(
     warn: Collection[str] = _SENTENCES,
 ) -> Corpus:
     """The corpus of new documents, in the features of an earlier one."""
-    names = _known_terms(reading, terms)
-
-    def weigh(counted: CorpusCounts) -> TermWeights:
-        sublinear = reading.options.sublinear_tf
-        return TermWeights(reading.n_features, sublinear, None, reading.idf, names)
-
-    numbers = {term: number for number, term in enumerate(names or ())}
-    vocabulary = None if names is None else Vocabulary(numbers, fixed=True)
+    names, vocabulary = None, None
+    if reading.idf is not None:
+        if terms is None or len(terms) != reading.n_features:
+            raise InputError(
+                f"{0 if terms is None else len(terms)} terms are given for {reading.n_features} "
+                "weights: give the terms of the corpus that was read."
+            )
+        names = tuple(terms)
+        vocabulary = Vocabulary({term: number for number, term in enumerate(names)}, fixed=True)
+    options = reading.options
+    weights = TermWeights(reading.n_features, bool(options.sublinear_tf), None, reading.idf, names)
     return _read(
-        documents, reading.options, context, progress, vocabulary, weigh, known=True, warn=warn
+        documents, options, context, progress, vocabulary, lambda _: weights, known=True, warn=warn
     )
-
-
-def transform_texts(
-    texts: Iterable[str], reading: TextReading, terms: Sequence[str] | None
-) -> sparse.csr_array:
-    """Features of new texts as those of the corpus were made.
-
-    Parameters
-    ----------
-    texts : iterable of str, length n_samples
-    terms : sequence of str or None
-        Names of the columns; None for hashed features.
-
-    Returns
-    -------
-    csr_array, shape (n_samples, n_terms)
-        As `TfidfVectorizer.transform` would give.
-
-    Warns
-    -----
-    DataWarning
-        For documents that are empty or have no known term: their clusters have no meaning.
-    """
-    X = read_documents_like(_documents(texts), reading, terms, warn=("empty", "unknown")).X
-    assert isinstance(X, sparse.csr_array)
-    return X
-
-
-def _known_terms(reading: TextReading, terms: Sequence[str] | None) -> tuple[str, ...] | None:
-    if reading.idf is None:
-        return None
-    if terms is None or len(terms) != reading.n_features:
-        raise InputError(
-            f"{0 if terms is None else len(terms)} terms are given for {reading.n_features} "
-            "weights: give the terms of the corpus that was read."
-        )
-    return tuple(terms)
 
 
 def _read(
@@ -289,27 +239,39 @@ def _read(
     known: bool = False,
     warn: Collection[str] = _SENTENCES,
 ) -> Corpus:
-    names, progress = _Names(), progress or ReadProgress()
-    named = names.collect(documents, progress)
+    progress = progress or ReadProgress()
+    given_ids: list[object] = []
+    labels: list[object] = []
+    titles: list[object] = []
+
+    def collect_names() -> Iterator[Document]:
+        for document in documents:
+            given_ids.append(document.id)
+            labels.append(document.label)
+            titles.append(document.title)
+            if progress.unit == "documents":
+                progress.done = len(given_ids)
+            yield document
+
     X, infos, weights = vectorize_documents(
-        named, options, context or ReadContext(), progress, vocabulary, weigh
+        collect_names(), options, context or ReadContext(), progress, vocabulary, weigh
     )
     n = len(infos)
-    ids = check_ids(names.all_ids(), n)
+    ids = check_ids(_number_rows(given_ids), n)
     _warn_about(ids, infos, X, known=known, kinds=warn)
     return Corpus(
         X=X,
         ids=ids,
-        labels=None if names.labels[0] is None else check_labels(names.labels, n),
+        labels=None if labels[0] is None else check_labels(labels, n),
         terms=weights.terms,
-        titles=_titles(names.titles, infos, ids),
+        titles=_titles(titles, infos, ids),
         excerpts=tuple(info.excerpt for info in infos),
         reading=TextReading(options, weights.idf),
     )
 
 
 def _titles(
-    given: list[object], infos: list[DocumentInfo], ids: tuple[str, ...]
+    given: Sequence[object], infos: list[DocumentInfo], ids: tuple[str, ...]
 ) -> tuple[str, ...] | None:
     """The title of a page, else what was given, else the id; None where there are none at all."""
     if all(title is None for title in given) and not any(info.title for info in infos):
@@ -329,16 +291,16 @@ def _warn_about(
     known: bool,
     kinds: Collection[str],
 ) -> None:
-    log, seen = WarningLog(), set[bytes]()
+    log, digests = WarningLog(), set[bytes]()
     for number, (name, info) in enumerate(zip(ids, infos, strict=True)):
         if info.repaired:
             log.add("repaired", name)
         if not info.digest:
             log.add("empty", name)
             continue
-        if info.digest in seen:
+        if info.digest in digests:
             log.add("repeated", name)
-        seen.add(info.digest)
+        digests.add(info.digest)
         if X.indptr[number] == X.indptr[number + 1]:
             log.add("unknown" if known else "lost", name)
     log.warn({kind: _SENTENCES[kind] for kind in _SENTENCES if kind in kinds}, len(ids))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import gzip
+import itertools
 import os
 import zlib
 from collections.abc import Iterator, Mapping
@@ -36,27 +37,15 @@ _SENTENCES = {
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Files with texts, all of one kind.
+    """Files with texts, all of one kind."""
 
-    Attributes
-    ----------
-    files : mapping of str to Path
-        By the name that ids begin with, in order.
-    tables : bool
-        Whether each holds many documents.
-    """
-
-    files: Mapping[str, Path]
-    tables: bool
+    files: Mapping[str, Path]  # by the name that ids begin with, in order
+    tables: bool  # whether each holds many documents
 
     @property
     def size(self) -> int:
         """Bytes on disk."""
         return sum(path.stat().st_size for path in self.files.values())
-
-    def progress(self) -> ReadProgress:
-        """Progress of reading all files, in bytes."""
-        return ReadProgress(self.size, unit="MiB")
 
     def documents(self, request: ColumnRequest, progress: ReadProgress) -> Iterator[Document]:
         """Every document, read lazily."""
@@ -69,13 +58,7 @@ class TextFiles:
 
 
 def text_files(path: str | Path) -> TextFiles | None:
-    """The texts at a path, in a folder, or that a pattern matches; None where it is a matrix.
-
-    Raises
-    ------
-    InputError
-        If nothing is there, or not texts of one kind.
-    """
+    """The texts at a path, in a folder, or that a pattern matches; None where it is a matrix."""
     file = Path(path)
     if file.is_dir():
         return TextFiles(_in_folder(file), tables=False)
@@ -137,19 +120,10 @@ def _matching(pattern: str) -> TextFiles | None:
     if len(kinds) > 1:
         listed = ", ".join(sorted({"".join(path.suffixes[-1:]) for path in paths}))
         raise InputError(f"the pattern matches files of several kinds ({listed}): name one kind.")
-    root = _fixed_part(pattern)
+    parts = itertools.takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts)
+    root = Path(*parts)  # the folder before the first wildcard
     named = {_printable(Path(os.path.relpath(path, root)).as_posix()): path for path in paths}
     return TextFiles({name: named[name] for name in sorted(named)}, tables=kinds != {"text"})
-
-
-def _fixed_part(pattern: str) -> Path:
-    """The folder before the first wildcard of a pattern."""
-    parts: list[str] = []
-    for part in Path(pattern).parts:
-        if glob.has_magic(part):
-            break
-        parts.append(part)
-    return Path(*parts) if parts else Path()
 
 
 def _file_documents(
@@ -160,11 +134,10 @@ def _file_documents(
     texts = 0
     for name, path in files.items():
         page = path.name.lower().removesuffix(".gz").endswith((".html", ".htm"))
-        text, state = "", ""
+        text, state = "", "long"
         try:
             content = retried(partial(_content, path), path, "read")
             progress.done += path.stat().st_size
-            text, state = "", "long"
             if content is not None:
                 text, state = decode(content, encoding, page=page)
         except (StorageRefused, OSError, EOFError, zlib.error) as error:
@@ -186,15 +159,15 @@ def _file_documents(
 def _no_text_error(files: Mapping[str, Path], log: WarningLog, why: str) -> InputError:
     """The error for a folder without any text, with the common reason if there is one."""
     count = len(files)
-    if log.count("long") == count:
+    if log.count["long"] == count:
         return InputError(
-            f"{log.first('long')} is longer than {MOST_CHARACTERS:,} bytes: split it into "
+            f"{log.first['long']} is longer than {MOST_CHARACTERS:,} bytes: split it into "
             "documents, or write a table with one document per line."
         )
-    if log.count("damaged"):
+    if log.count["damaged"]:
         return InputError(
             f"none of the {count} files can be read as text (first that cannot be read at all: "
-            f"{log.first('damaged')}, {why}): check that they are complete and may be read."
+            f"{log.first['damaged']}, {why}): check that they are complete and may be read."
         )
     return InputError(
         f"none of the {count} files is text (first: {next(iter(files))}): give plain text, and "

@@ -8,8 +8,8 @@ because words and records take many times their text.
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
@@ -56,11 +56,6 @@ def refuse_bytes(need: int, what: str, most: int | None = None) -> None:
         )
 
 
-def refuse_large_text(path: Path) -> None:
-    """Refuse a text file that cannot be parsed in the free memory."""
-    refuse_bytes(path.stat().st_size, "reading this text", most_text())
-
-
 def refuse_array(shape: tuple[int, ...], dtype: np.dtype[Any], available: int, name: str) -> None:
     """Refuse an array whose header declares more than the file or the memory holds.
 
@@ -78,11 +73,17 @@ def refuse_array(shape: tuple[int, ...], dtype: np.dtype[Any], available: int, n
     refuse_bytes(count * (max(dtype.itemsize, 1) + 8), f"{name} of shape {shape}")
 
 
+def exit_reason(code: int) -> str:
+    """How a child process that parses a file ended, by its return code."""
+    if code < 0:
+        return f"crashed ({signal.Signals(-code).name})"
+    return f"ended with exit code {code}"
+
+
 def bounded_lines(file: TextIO) -> Iterator[str]:
     """Lines of a text file, with a limit on their length."""
-    number = 0
-    while line := file.readline(MOST_CHARACTERS + 1):
-        number += 1
+    lines = iter(lambda: file.readline(MOST_CHARACTERS + 1), "")
+    for number, line in enumerate(lines, start=1):
         if len(line) > MOST_CHARACTERS:
             raise InputError(
                 f"line {number} is longer than {MOST_CHARACTERS:,} characters: write one document "

@@ -1,9 +1,8 @@
 """Reads MATLAB files in a process of its own: SciPy's reader is not hardened against crafted ones.
 
-A script, not a module to import: ``python -P matlab_child.py MOST_BYTES IN OUT [IN OUT …]``. For
-every IN it leaves a folder OUT with ``report.json`` and, where X was found, its arrays as .npy
-files: plain numbers, so that the parent needs no pickle. It imports nothing of this package, which
-keeps its start short.
+A script: ``python -P matlab_child.py MOST_BYTES IN OUT``. It leaves a folder OUT with
+``report.json`` and, where X was found, its arrays as .npy files: plain numbers, so that the parent
+needs no pickle. It imports nothing of this package, which keeps its start short.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import json
 import math
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,39 +19,30 @@ import numpy as np
 import scipy.io
 from scipy import sparse
 
+CANNOT_WRITE = 100
+"""Exit codes from here on are error numbers of writing results."""
 _LARGEST_INFLATION = 1100
 """zlib packs at most 1032 bytes into one."""
 
 
-def main(arguments: list[str]) -> None:
-    """Read every file; whatever one of them does to this process, earlier ones are reported."""
-    most = int(arguments[0])
+def main(most: int, source: Path, folder: Path) -> int:
+    """Read one file; the exit code is `CANNOT_WRITE` and the error number if results cannot be."""
     _bound_memory(most)
     warnings.simplefilter("ignore")
-    for source, target in zip(arguments[1::2], arguments[2::2], strict=True):
-        folder = Path(target)
+    try:
         folder.mkdir(exist_ok=True)
-        report = convert(Path(source), folder, most)
+        report = convert(source, folder, most)
         # written last, whole: a report that is there is complete
         (folder / "report.part").write_text(json.dumps(report), encoding="utf-8")
         (folder / "report.part").replace(folder / "report.json")
-
-
-def run(arguments: list[str]) -> int:
-    """`main`, and the exit code: `CANNOT_WRITE` and the error number where results cannot be."""
-    try:
-        main(arguments)
     except OSError as error:
-        return CANNOT_WRITE + (error.errno or 0) if (error.errno or 0) < 256 - CANNOT_WRITE else 1
+        number = error.errno or 0
+        return CANNOT_WRITE + number if number < 256 - CANNOT_WRITE else 1
     return 0
 
 
-CANNOT_WRITE = 100
-"""Exit codes from here on are error numbers of writing results."""
-
-
 def convert(source: Path, folder: Path, most: int) -> dict[str, Any]:
-    """One file to plain arrays; what is returned tells the parent what there is, or why not."""
+    """One file to plain arrays; the report tells the parent what there is, or why not."""
     try:
         listed = scipy.io.whosmat(str(source))
         names = [name for name, *_ in listed]
@@ -78,12 +69,12 @@ def convert(source: Path, folder: Path, most: int) -> dict[str, Any]:
         return {"unreadable": cause or type(error).__name__}
 
 
-def _too_large(shape: tuple[int, ...], stored_sparse: bool, held: int, most: int) -> str:
+def _too_large(shape: tuple[int, ...], stored_sparse: bool, file_size: int, most: int) -> str:
     if any(side < 0 for side in shape):
         return "the header is damaged"
     if stored_sparse:
         return "it has too many columns" if 8 * shape[-1] > most else ""
-    if math.prod(shape) > _LARGEST_INFLATION * held:
+    if math.prod(shape) > _LARGEST_INFLATION * file_size:
         return "the file is too small to hold that"
     return "it needs more memory than may be used" if 8 * math.prod(shape) > most else ""
 
@@ -108,9 +99,9 @@ def _save_X(X: Any, folder: Path) -> dict[str, Any]:
 
 
 def _save(path: Path, values: Any) -> None:
-    held = np.asarray(values)
-    header = np.lib.format.header_data_from_array_1_0(held)
-    flat = np.ascontiguousarray(held.T if header["fortran_order"] else held)
+    array = np.asarray(values)
+    header = np.lib.format.header_data_from_array_1_0(array)
+    flat = np.ascontiguousarray(array.T if header["fortran_order"] else array)
     with path.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
         file.write(flat.data)  # `tofile` does not say why it failed
@@ -131,16 +122,14 @@ def _labels(y: Any) -> dict[str, Any]:
 
 def _bound_memory(most: int) -> None:
     """No more address space than what is used now and what may be used: a bomb ends itself."""
-    try:
+    with suppress(ImportError, OSError, ValueError):  # not Linux: the parent's time limit remains
         import resource
 
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
         bound = pages * resource.getpagesize() + 2 * most
         resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    except (ImportError, OSError, ValueError):  # not Linux: the parent's time limit remains
-        return
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])))

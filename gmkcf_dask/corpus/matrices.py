@@ -1,4 +1,4 @@
-"""NumPy files, read with their headers checked first, and never a pickle among them."""
+"""Readers of matrix files. Headers are checked first, and pickles are never loaded."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import io
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import numpy.typing as npt
 import scipy.io
 from numpy.lib import format as npy
@@ -23,13 +23,14 @@ from scipy import sparse
 from sklearn.datasets import load_svmlight_file
 
 from gmkcf_dask.corpus.limits import (
+    exit_reason,
     most_bytes,
     most_text,
     refuse_array,
     refuse_bytes,
-    refuse_large_text,
     refuse_shape,
 )
+from gmkcf_dask.corpus.matlab_child import CANNOT_WRITE
 from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.corpus.validate import NotNumericError, as_features, check_ids, check_labels
 from gmkcf_dask.errors import InputError
@@ -83,76 +84,45 @@ def read_npz(path: Path | IO[bytes], names: tuple[str, ...]) -> dict[str, AnyArr
     return arrays
 
 
-def npy_rows(path: Path) -> int | None:
-    """Rows of the matrix in an .npy file, from its header."""
-    with path.open("rb") as file:
-        return _rows_of(file)
-
-
-def npz_rows(path: Path) -> int | None:
-    """Rows of X in an .npz file, dense or sparse, from its headers; None where there is no X."""
-    names = npz_names(path)
-    if "X" in names:
-        with zipfile.ZipFile(path) as archive, archive.open("X.npy") as file:
-            return _rows_of(file)
-    shape = read_npz(path, ("shape",)).get("shape") if "format" in names else None
-    return None if shape is None or shape.size != 2 else int(shape.ravel()[0])
-
-
-def _rows_of(file: IO[bytes]) -> int | None:
-    shape, _ = _header(file, "X")
-    return shape[0] if len(shape) == 2 else None
-
-
 def _check_header(file: IO[bytes], size: int, name: str) -> None:
     shape, dtype = _header(file, name)
     if not dtype.hasobject:  # those are refused when read, in NumPy's own words
         refuse_array(shape, dtype, size - file.tell(), name)
 
 
-def _header(file: IO[bytes], name: str) -> tuple[tuple[int, ...], Any]:
+def _header(file: IO[bytes], name: str = "X") -> tuple[tuple[int, ...], Any]:
     version = npy.read_magic(file)
-    if version == (1, 0):
-        shape, _, dtype = npy.read_array_header_1_0(file)
-    elif version == (2, 0):
-        shape, _, dtype = npy.read_array_header_2_0(file)
-    else:  # 3.0 is for named fields in other scripts, which are no matrix
+    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
+    if read is None:  # 3.0 is for named fields in other scripts, which are no matrix
         raise InputError(
             f"{name} is of .npy version {version}, which is not read: save it plainly."
         )
+    shape, _, dtype = read(file)
     return shape, dtype
 
 
 SECONDS = 60.0
 """For one file, and as much again for every 100 MiB of it."""
-CANNOT_WRITE = 100
-"""Exit codes of the child from here on are error numbers of writing its results."""
 _CHILD = Path(__file__).with_name("matlab_child.py")
 _NO_ROOM = "set TMPDIR to a folder with more room"
-_CANNOT_WRITE = re.compile(r"exit code (\d+)$")
 _ADVICE = "the file is damaged or made to do harm, do not use it."
 
 
 def read_mat(path: Path) -> tuple[Any, list[object] | None]:
-    """X and, where there are any, labels of a .mat file. Nothing of it is parsed in this process.
-
-    Returns
-    -------
-    X : ndarray or csc_array, shape (n_samples, n_features)
-    y : list, length n_samples, or None
-    """
+    """X, shape (n_samples, n_features), and labels of a .mat file, parsed in a child process."""
     root, size = temporary_root(), path.stat().st_size
     with disk_full_errors(root, _NO_ROOM, lambda: _needed(size)), run_folder("mat", root) as folder:
         out = folder / "out"
-        ended = run_child([(path, out)], SECONDS * (1 + size / (100 * MIB)))
+        ended = run_child(path, out, SECONDS * (1 + size / (100 * MIB)))
         if (out / "report.json").exists():
             report = json.loads((out / "report.json").read_text(encoding="utf-8"))
             if "failed" not in report:
                 return from_report(report, out)
             raise _cannot_write(report["failed"], root, report["needed"])
-        failed = _CANNOT_WRITE.search(ended)
-        if failed is not None and int(failed[1]) > CANNOT_WRITE:
-            raise _cannot_write(int(failed[1]) - CANNOT_WRITE, root, size)
+        if isinstance(ended, int):
+            if ended > CANNOT_WRITE:
+                raise _cannot_write(ended - CANNOT_WRITE, root, size)
+            ended = exit_reason(ended)
         raise InputError(f"the reader of MATLAB files {ended}: {_ADVICE}")
 
 
@@ -170,10 +140,10 @@ def _cannot_write(number: int | None, root: Path, needed: int) -> Exception:
     return refused(error, root, "write")
 
 
-def run_child(pairs: Sequence[tuple[Path, Path]], seconds: float) -> str:
-    """Convert files in one child; returns, in words, how it ended."""
-    command = [sys.executable, "-P", str(_CHILD), str(most_bytes())]
-    command += [str(path.absolute()) for pair in pairs for path in pair]
+def run_child(path: Path, out: Path, seconds: float) -> int | str:
+    """Convert a file in a child process; its return code, or in words why there is none."""
+    words = map(str, (_CHILD, most_bytes(), path.absolute(), out.absolute()))
+    command = [sys.executable, "-P", *words]
     # one thread: each further one would reserve address space, which is bounded
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     try:
@@ -190,9 +160,7 @@ def run_child(pairs: Sequence[tuple[Path, Path]], seconds: float) -> str:
         return f"did not end within {seconds:.0f} s"
     except OSError as error:
         return f"could not be started ({error})"
-    if done.returncode < 0:
-        return f"crashed ({signal.Signals(-done.returncode).name})"
-    return f"ended with exit code {done.returncode}"
+    return done.returncode
 
 
 def from_report(report: dict[str, Any], folder: Path) -> tuple[Any, list[object] | None]:
@@ -206,8 +174,7 @@ def from_report(report: dict[str, Any], folder: Path) -> tuple[Any, list[object]
     if "unreadable" in report:
         raise ValueError(report["unreadable"])
     if "shape" not in report:
-        listed = ", ".join(sorted(report["names"])) or "nothing"
-        raise InputError(f"no variable X was found (the file holds {listed}): call it X.")
+        raise _no_variable(report["names"])
     shape = tuple(report["shape"])
     if report["kind"] == "c":
         raise InputError("Complex data not supported: X must hold real numbers.")
@@ -227,23 +194,23 @@ def from_report(report: dict[str, Any], folder: Path) -> tuple[Any, list[object]
     return X, report.get("y")
 
 
-def _matrix_corpus(X: object, y: object = None, ids: Iterable[object] | None = None) -> Corpus:
+def _no_variable(names: list[str]) -> InputError:
+    listed = ", ".join(sorted(names)) or "nothing"
+    return InputError(f"no variable X was found (the file holds {listed}): call it X.")
+
+
+def _matrix_corpus(X: object, y: Any = None, ids: Iterable[object] | None = None) -> Corpus:
     features = as_features(X)
     n = features.shape[0]
+    if isinstance(y, np.ndarray):
+        if y.size != n:  # before a list of any length is made of it
+            raise InputError(f"there are {y.size} labels for {n} samples: give one per sample.")
+        y = y.ravel().tolist()
     return Corpus(
         X=features,
         ids=check_ids(range(n) if ids is None else ids, n),
-        labels=None if y is None else check_labels(_flat(y, n), n),
+        labels=None if y is None else check_labels(y, n),
     )
-
-
-def _flat(y: Any, n: int | None = None) -> list[object]:
-    if isinstance(y, list):
-        return y
-    if n is not None and y.size != n:  # before a list of any length is made of it
-        raise InputError(f"there are {y.size} labels for {n} samples: give one per sample.")
-    labels: list[object] = y.ravel().tolist()
-    return labels
 
 
 _SPARSE_PARTS = (
@@ -255,10 +222,13 @@ def _read_npz(path: Path) -> Corpus:
     names = npz_names(path)
     if "format" in names and "X" not in names:
         return _matrix_corpus(_sparse_of(read_npz(path, _SPARSE_PARTS)))
-    _require_variable("X", names)
+    if "X" not in names:
+        raise _no_variable(names)
     arrays = read_npz(path, ("X", "y", "ids"))
     ids = arrays.get("ids")
-    return _matrix_corpus(arrays["X"], arrays.get("y"), None if ids is None else _flat(ids))
+    return _matrix_corpus(
+        arrays["X"], arrays.get("y"), None if ids is None else ids.ravel().tolist()
+    )
 
 
 def _sparse_of(parts: Mapping[str, Any]) -> Any:
@@ -270,19 +240,15 @@ def _sparse_of(parts: Mapping[str, Any]) -> Any:
     rows, columns = (int(side) for side in parts["shape"].ravel())
     refuse_shape((rows, columns))
     shape, data = (rows, columns), parts["data"]
-    if kind in ("csr", "csc", "bsr"):
-        make = {"csr": sparse.csr_array, "csc": sparse.csc_array, "bsr": sparse.bsr_array}[kind]
-        return make((data, parts["indices"], parts["indptr"]), shape=shape)
+    compressed = {"csr": sparse.csr_array, "csc": sparse.csc_array, "bsr": sparse.bsr_array}
+    if kind in compressed:
+        return compressed[kind]((data, parts["indices"], parts["indptr"]), shape=shape)
     if kind == "dia":
         return sparse.dia_array((data, parts["offsets"]), shape=shape)
     if kind == "coo":
         where = tuple(parts["coords"]) if "coords" in parts else (parts["row"], parts["col"])
         return sparse.coo_array((data, where), shape=shape)
     raise InputError(f"the sparse format {kind[:20]!r} is not read: save it as csr.")
-
-
-def _read_npy(path: Path) -> Corpus:
-    return _matrix_corpus(read_npy(path))
 
 
 def _read_matrix_market(path: Path) -> Corpus:
@@ -330,7 +296,7 @@ def _check_matrix_market(text: bytes) -> None:
 
 
 def _read_svmlight(path: Path) -> Corpus:
-    refuse_large_text(path)
+    refuse_bytes(path.stat().st_size, "reading this text", most_text())
     with path.open("rb") as file:
         lines = sum(part.count(b"\n") for part in iter(lambda: file.read(1 << 20), b""))
     refuse_shape((lines,))
@@ -338,26 +304,21 @@ def _read_svmlight(path: Path) -> Corpus:
     return _matrix_corpus(X, y)
 
 
-def _read_matlab(path: Path) -> Corpus:
-    return _matrix_corpus(*read_mat(path))
-
-
-def _require_variable(name: str, names: list[str]) -> None:
-    if name not in names:
-        listed = ", ".join(sorted(names)) or "nothing"
-        raise InputError(f"no variable {name} was found (the file holds {listed}): call it {name}.")
-
-
 READERS: Mapping[str, Reader] = {
     ".npz": _read_npz,
-    ".npy": _read_npy,
+    ".npy": lambda path: _matrix_corpus(read_npy(path)),
     ".mtx": _read_matrix_market,
     ".mtx.gz": _read_matrix_market,
     ".svmlight": _read_svmlight,
     ".libsvm": _read_svmlight,
-    ".mat": _read_matlab,
+    ".mat": lambda path: _matrix_corpus(*read_mat(path)),
 }
 """Of matrices, by ending."""
+
+
+def _rows(file: IO[bytes]) -> int | None:
+    shape, _ = _header(file)
+    return shape[0] if len(shape) == 2 else None
 
 
 def count_matrix_rows(path: Path) -> int | None:
@@ -366,9 +327,16 @@ def count_matrix_rows(path: Path) -> int | None:
     if not path.is_file():
         return None
     if name.endswith(".npy"):
-        return npy_rows(path)
+        with path.open("rb") as file:
+            return _rows(file)
     if name.endswith(".npz"):
-        return npz_rows(path)
+        with zipfile.ZipFile(path) as archive:
+            members = archive.namelist()
+            if "X.npy" in members:
+                with archive.open("X.npy") as file:
+                    return _rows(file)
+        shape = read_npz(path, ("shape",)).get("shape") if "format.npy" in members else None
+        return None if shape is None or shape.size != 2 else int(shape.ravel()[0])
     if name.endswith((".svmlight", ".libsvm")):
         with path.open("rb") as file:
             lines = (line.lstrip() for line in iter(lambda: file.readline(1 << 20), b""))

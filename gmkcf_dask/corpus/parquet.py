@@ -12,13 +12,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from gmkcf_dask.corpus.limits import MOST_CHARACTERS, MOST_SAMPLES, most_bytes, refuse_shape
+from gmkcf_dask.corpus.limits import (
+    MOST_CHARACTERS,
+    MOST_SAMPLES,
+    exit_reason,
+    most_bytes,
+    refuse_shape,
+)
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.system.units import MIB
 
@@ -78,13 +84,9 @@ def limits_of(size: int) -> Limits:
 def parquet_rows(
     path: Path, choose: Callable[[Sequence[str]], list[str]]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows of a table as the number of rows it declares and the cells by column.
+    """Rows of a table: how many the file declares, and the cells by column.
 
-    Parameters
-    ----------
-    path : Path
-    choose : callable
-        From the names of all columns to those that are read.
+    `choose` gets the names of all columns and returns those that are read.
     """
     if find_spec("pyarrow") is None:
         raise InputError(
@@ -93,11 +95,9 @@ def parquet_rows(
         )
     size = path.stat().st_size
     limits = limits_of(size)
-    child = _start(path, limits)
-    try:
+    with _reader(path, limits) as child:
         assert child.stdin is not None
-        assert child.stdout is not None
-        header = _line(child, child.stdout)
+        header = _line(child)
         names = choose(header["names"])
         declared: int = header["rows"]
         refuse_shape((declared,))
@@ -106,32 +106,31 @@ def parquet_rows(
                 f"it declares {declared:,} rows in {size:,} bytes, and a file of this size may "
                 f"hold {limits.rows:,}: {_ADVICE}"
             )
-        with suppress(BrokenPipeError):  # said by the next line
+        with suppress(BrokenPipeError):  # reported by the next line
             child.stdin.write(json.dumps(names).encode() + b"\n")
             child.stdin.flush()
-        while isinstance(row := _line(child, child.stdout), list):
+        while isinstance(row := _line(child), list):
             yield declared, dict(zip(names, map(_value, row), strict=True))
-    finally:
-        _end(child)
 
 
 def count_parquet_rows(path: Path) -> int:
     """Rows that a table declares, by the same bounded process."""
-    child = _start(path, limits_of(path.stat().st_size))
+    with _reader(path, limits_of(path.stat().st_size)) as child:
+        return int(_line(child)["rows"])
+
+
+@contextmanager
+def _reader(path: Path, limits: Limits) -> Iterator[subprocess.Popen[bytes]]:
+    child = _start(path, limits)
     try:
-        assert child.stdout is not None
-        return int(_line(child, child.stdout)["rows"])
+        yield child
     finally:
-        _end(child)
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    child.kill()
-    child.wait()
-    for stream in (child.stdin, child.stdout):
-        if stream is not None:
-            with suppress(OSError):
-                stream.close()
+        child.kill()
+        child.wait()
+        for stream in (child.stdin, child.stdout):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
 
 
 def _start(path: Path, limits: Limits) -> subprocess.Popen[bytes]:
@@ -148,12 +147,15 @@ def _start(path: Path, limits: Limits) -> subprocess.Popen[bytes]:
     )
 
 
-def _line(child: subprocess.Popen[bytes], answers: IO[bytes]) -> Any:
+def _line(child: subprocess.Popen[bytes]) -> Any:
     """The next answer of the child; an error where it refuses or ends."""
-    line = answers.readline()
+    assert child.stdout is not None
+    line = child.stdout.readline()
     if not line.endswith(b"\n"):
         code = child.wait()
-        raise InputError(f"the reader of Parquet files {_ended(code)}: {_ADVICE}")
+        slow = f"took more than {SECONDS} s for one batch of rows"
+        ended = slow if code == -signal.SIGXCPU else exit_reason(code)
+        raise InputError(f"the reader of Parquet files {ended}: {_ADVICE}")
     answer = json.loads(line.decode("utf-8", "surrogatepass"))
     if isinstance(answer, dict) and "refused" in answer:
         raise InputError(
@@ -162,14 +164,6 @@ def _line(child: subprocess.Popen[bytes], answers: IO[bytes]) -> Any:
     if isinstance(answer, dict) and "unreadable" in answer:
         raise ValueError(answer["unreadable"])
     return answer
-
-
-def _ended(code: int) -> str:
-    if code == -signal.SIGXCPU:
-        return f"took more than {SECONDS} s for one batch of rows"
-    if code < 0:
-        return f"crashed ({signal.Signals(-code).name})"
-    return f"ended with exit code {code}"
 
 
 def _value(cell: Any) -> Any:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,27 +95,14 @@ def _bytes_in(column: Any) -> int:
     import pyarrow as pa
     from pyarrow import compute
 
-    if pa.types.is_dictionary(column.type):
-        lengths = _lengths(column.dictionary)
-        if lengths is None:
-            return 8 * len(column)
-        return int(compute.sum(lengths.take(column.indices)).as_py() or 0)
-    lengths = _lengths(column)
-    return 8 * len(column) if lengths is None else int(compute.sum(lengths).as_py() or 0)
-
-
-def _lengths(column: Any) -> Any:
-    import pyarrow as pa
-    from pyarrow import compute
-
-    kind = column.type
-    has_bytes = (
-        pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-    )
-    return compute.binary_length(column).cast(pa.int64()) if has_bytes else None
+    is_dictionary = pa.types.is_dictionary(column.type)
+    values = column.dictionary if is_dictionary else column
+    if values.type not in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
+        return 8 * len(column)
+    lengths = compute.binary_length(values).cast(pa.int64())
+    if is_dictionary:
+        lengths = lengths.take(column.indices)
+    return int(compute.sum(lengths).as_py() or 0)
 
 
 def _cells(column: Any, most: int) -> list[Any]:
@@ -126,26 +114,25 @@ def _cells(column: Any, most: int) -> list[Any]:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     # Arrow believes that strings are UTF-8, and gives up on all of them where one is not
-    text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-    if text:
-        wide = pa.types.is_large_string(column.type)
-        column = column.view(pa.large_binary() if wide else pa.binary())
+    as_binary = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+    is_text = column.type in as_binary
+    if is_text:
+        column = column.view(as_binary[column.type])
     values = column.to_pylist()
     for value in values:
         if isinstance(value, bytes) and len(value) > most:
             raise ValueError(f"a cell is longer than {most:,} bytes")
-    if text:
+    if is_text:
         return [None if v is None else v.decode("utf-8", "surrogateescape") for v in values]
     return [
         value
         if isinstance(value, str | int | float | None)
-        else {"type": type(value).__name__, "value": _in_words(value)}
+        else {
+            "type": type(value).__name__,
+            "value": value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value),
+        }
         for value in values
     ]
-
-
-def _in_words(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _write(value: Any) -> None:
@@ -157,33 +144,29 @@ def _write(value: Any) -> None:
 
 def _bound_memory(most: int) -> None:
     """No more address space than is used now and `most`: a bomb ends itself."""
-    try:
+    with suppress(ImportError, OSError, ValueError):  # not Linux: rows and bytes are counted still
         import resource
 
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-        bound = pages * resource.getpagesize() + most
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        if hard != resource.RLIM_INFINITY:
-            bound = min(bound, hard)
-        resource.setrlimit(resource.RLIMIT_AS, (bound, hard))
+        _bound(resource.RLIMIT_AS, pages * resource.getpagesize() + most)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    except (ImportError, OSError, ValueError):  # not Linux: rows and bytes are counted still
-        return
 
 
 def _bound_time(seconds: int) -> None:
     """So much processor time from now on; then the system ends this process (SIGXCPU)."""
-    try:
+    with suppress(ImportError, OSError, ValueError):
         import resource
 
         used = resource.getrusage(resource.RUSAGE_SELF)
-        bound = int(used.ru_utime + used.ru_stime) + 1 + seconds
-        hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-        if hard != resource.RLIM_INFINITY:
-            bound = min(bound, hard)
-        resource.setrlimit(resource.RLIMIT_CPU, (bound, hard))
-    except (ImportError, OSError, ValueError):
-        return
+        _bound(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + seconds)
+
+
+def _bound(kind: int, amount: int) -> None:
+    import resource
+
+    hard = resource.getrlimit(kind)[1]
+    soft = amount if hard == resource.RLIM_INFINITY else min(amount, hard)
+    resource.setrlimit(kind, (soft, hard))
 
 
 if __name__ == "__main__":

@@ -24,11 +24,7 @@ from typing import TYPE_CHECKING
 
 from gmkcf_dask.corpus.documents import read_documents, read_documents_like
 from gmkcf_dask.corpus.folders import TABLE_ENDINGS, TEXT_ENDINGS, text_files
-from gmkcf_dask.corpus.matrices import (
-    READERS,
-    Reader,
-    count_matrix_rows,
-)
+from gmkcf_dask.corpus.matrices import READERS, Reader, count_matrix_rows
 from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.corpus.tables import ColumnRequest, count_rows
 from gmkcf_dask.corpus.text_options import TextOptions, TextReading
@@ -54,7 +50,6 @@ UNREADABLE = (
     OverflowError,
     MemoryError,
     RuntimeError,
-    NotImplementedError,
     csv.Error,
     tokenize.TokenError,
     struct.error,
@@ -85,7 +80,8 @@ def read_corpus(
         Where terms are counted; this process when not given. Texts are never all in memory, and
         features of more than 64 MiB stay in a temporary file (in TMPDIR).
     listen : callable
-        Receives `StageProgress` while texts are read.
+        Receives `StageProgress` while texts are read, and a `StageNote` on options that the preset
+        chose.
 
     Returns
     -------
@@ -167,6 +163,9 @@ def read_like(
     )
 
 
+_LONGEST_CAUSE = 300
+
+
 def _read(
     path: str | Path,
     of_documents: Callable[[Iterator[Document], ReadProgress], Corpus],
@@ -181,7 +180,7 @@ def _read(
             raise InputError(f"{path} does not exist: check the path.")
         if texts is not None:
             _refuse_special(file)
-            progress = texts.progress()
+            progress = ReadProgress(texts.size, unit="MiB")
             return of_documents(texts.documents(request, progress), progress)
         _reader_for(file)
         _refuse_special(file)
@@ -196,6 +195,8 @@ def _read(
         if isinstance(error, OSError) and (known := typed_error(error, file)) is not None:
             raise known from error
         cause = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        if len(cause) > _LONGEST_CAUSE:  # some quote the file
+            cause = f"{cause[:_LONGEST_CAUSE]}…"
         raise InputError(
             f"{path} cannot be read ({cause}): check that the file is complete and has the "
             "right ending."

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,40 +37,30 @@ _SEPARATOR_LINE = re.compile(r'"?sep=([,;\t|])"?\s*', re.IGNORECASE)
 
 @dataclass(frozen=True)
 class ColumnRequest:
-    """The columns to read from a table.
-
-    Attributes
-    ----------
-    options : TextOptions
-    new : bool
-        New documents for a model: only the text is required. Labels are ignored, and ids and titles
-        may be missing, even if options name their columns.
-    named : bool
-        Whether the id column was named for these documents, so that it is required.
-    several : bool
-        Whether this is one of several tables, some of which may lack titles.
-    """
+    """The columns to read from a table."""
 
     options: TextOptions
     new: bool = False
+    """New documents for a model: only the text is required. Labels are ignored, and ids and titles
+    may be missing, even if options name their columns."""
     named: bool = False
+    """Whether the id column was named for these documents, so that it is required."""
     several: bool = False
+    """Whether this is one of several tables, some of which may lack titles."""
 
     @property
     def columns(self) -> dict[str, str | None]:
         """Column of id, label and title; None where the default name is optional."""
-        options = self.options
-        labels = {} if self.new else {"label": options.label_column}
-        return {"id": options.id_column, **labels, "title": options.title_column}
+        kinds = ("id", "title") if self.new else ("id", "label", "title")
+        return {what: getattr(self.options, f"{what}_column") for what in kinds}
 
     @property
     def required(self) -> tuple[str, ...]:
-        """Required columns."""
-        names = self.columns
-        if self.several:
-            names.pop("title")
-        needed = [names["id"]] if self.named else [] if self.new else [*names.values()]
-        return self.options.text_column, *(name for name in needed if name is not None)
+        needed = [] if self.new and not self.named else ["id"]
+        if not self.new:
+            needed += ["label"] if self.several else ["label", "title"]
+        names = (self.columns[what] for what in needed)
+        return self.options.text_column, *(name for name in names if name is not None)
 
     def used(self, names: Sequence[str]) -> list[str]:
         """The columns of a table that are read; none may occur twice."""
@@ -84,56 +74,62 @@ class ColumnRequest:
         return list(counts)
 
 
-@dataclass
-class _Columns:
-    """The columns for id, label and title, as the first document of all has them."""
-
-    request: ColumnRequest
-    named: dict[str, str] | None = None
-    titled: bool = False
-    """Whether any document has the column for titles that was named: few may, but not none."""
-
-    def document(self, record: Record) -> Document:
-        """The document of a record; other fields, which may be large, are dropped."""
-        if self.named is None:
-            self.named = _named_columns(record, self.request)
-        self.titled = self.titled or self.request.options.title_column in record[1]
-        text = _text(record, self.request.options.text_column)
-        names = {
-            what: (_optional if self.request.new else _title if what == "title" else _name)(
-                record, column
-            )
-            for what, column in self.named.items()
-        }
-        return Document(text, names.get("id"), names.get("label"), names.get("title"))
-
-
 def table_documents(
     files: Mapping[str, Path], request: ColumnRequest, progress: ReadProgress
 ) -> Iterator[Document]:
     """Documents of one table or several of one kind, file by file.
 
-    Parameters
-    ----------
-    files : mapping of str to Path
-        By name, in order. Of several, names are part of ids that are mere numbers.
-    request : ColumnRequest
+    Of several files, names are part of ids that are mere numbers. The columns for id, label and
+    title are those of the first document.
     """
     request = replace(request, several=len(files) > 1)
-    columns = _Columns(request)
+    columns: dict[str, str] | None = None
+    title = request.options.title_column
+    titled = False  # few documents may have the column for titles that was named, but not none
     for name, path in files.items():
         try:
             for number, record in enumerate(_records(path, request, progress)):
-                document = columns.document(record)
-                if len(files) > 1 and document.id is None:
-                    where = f"{name}:{number}"
-                    document = Document(document.text, where, document.label, document.title)
+                if columns is None:
+                    columns = _named_columns(record, request)
+                titled = titled or title in record[1]
+                document = _document(record, request, columns)
+                if request.several and document.id is None:
+                    document = replace(document, id=f"{name}:{number}")
                 yield document
         except InputError as error:
-            raise (InputError(f"{name}: {error}") if len(files) > 1 else error) from error
-    title = request.options.title_column
-    if title is not None and columns.named is not None and not (columns.titled or request.new):
+            raise (InputError(f"{name}: {error}") if request.several else error) from error
+    if title is not None and columns is not None and not (titled or request.new):
         raise InputError(f"no document has a column {title!r}: give the right --title-column.")
+
+
+def _document(record: Record, request: ColumnRequest, columns: Mapping[str, str]) -> Document:
+    """The document of a record; other fields, which may be large, are dropped."""
+    where, fields = record
+    text_column = request.options.text_column
+    names: dict[str, Any] = {}
+    for what, column in {"text": text_column, **columns}.items():
+        optional = what != "text" and (request.new or what == "title")
+        if column not in fields and not optional:
+            raise _no_column(where, column, fields)
+        value = fields.get(column)
+        missing = value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+        if what == "text":
+            if missing:
+                value = ""
+            elif not isinstance(value, str):
+                kind = value.type_name if isinstance(value, OtherValue) else type(value).__name__
+                raise InputError(
+                    f"{where} holds {kind} in column {column!r}, not text: write it as a string."
+                )
+        elif missing or isinstance(value, dict | list):
+            if not optional:
+                raise InputError(
+                    f"{where} has no name or number in column {column!r}: give one to every "
+                    "document."
+                )
+            value = None if request.new else ""  # a title may be missing here and there
+        names[what] = value
+    return Document(**names)
 
 
 def _records(path: Path, request: ColumnRequest, progress: ReadProgress) -> Iterator[Record]:
@@ -141,16 +137,15 @@ def _records(path: Path, request: ColumnRequest, progress: ReadProgress) -> Iter
     if kind == "parquet":
         yield from _parquet_records(path, request, progress)
         return
-    read: Callable[[TextIO], Iterator[Record]] = _json_records
-    if kind != "jsonl":
-        separators = "\t" if kind == "tsv" else _SEPARATORS
-        read = lambda lines: _csv_records(lines, separators, request)  # noqa: E731
-    with path.open("rb") as file:
-        before = progress.done
-        with open_text(file, path, request.options.encoding) as lines:
-            for record in read(lines):
-                progress.done = before + file.tell()
-                yield record
+    before = progress.done
+    with path.open("rb") as file, open_text(file, path, request.options.encoding) as lines:
+        if kind == "jsonl":
+            records = _json_records(lines)
+        else:
+            records = _csv_records(lines, "\t" if kind == "tsv" else _SEPARATORS, request)
+        for record in records:
+            progress.done = before + file.tell()
+            yield record
 
 
 def count_rows(path: Path, request: ColumnRequest, progress: ReadProgress) -> int:
@@ -203,17 +198,19 @@ def _csv_records(lines: TextIO, separators: str, request: ColumnRequest) -> Iter
     request.used(names)
     checked = False
     while (cells := _next(rows)) is not None:
-        if cells and not checked:
+        if not cells:
+            continue
+        if not checked:
             _refuse_numbers(dict(zip(names, cells, strict=False)), request.options.text_column)
             _refuse_missing("the header", request, names)
             checked = True
-        if cells and len(cells) != len(names):
+        where = f"line {before + rows.line_num}"
+        if len(cells) != len(names):
             raise InputError(
-                f"line {before + rows.line_num} has {len(cells)} cells but the header names "
-                f"{len(names)} columns: fix or quote it."
+                f"{where} has {len(cells)} cells but the header names {len(names)} columns: fix or "
+                "quote it."
             )
-        if cells:
-            yield f"line {before + rows.line_num}", dict(zip(names, cells, strict=True))
+        yield where, dict(zip(names, cells, strict=True))
 
 
 def _header(lines: Iterator[str]) -> list[str]:
@@ -276,11 +273,10 @@ def _named_columns(first: Record, request: ColumnRequest) -> dict[str, str]:
     _refuse_numbers(fields, request.options.text_column)
     if request.new:  # of which each may have others
         _refuse_missing(where, request, fields)
-        return {what: column or what for what, column in request.columns.items()}
     return {
         what: column or what
         for what, column in request.columns.items()
-        if column is not None or what in fields
+        if request.new or column is not None or what in fields
     }
 
 
@@ -304,52 +300,6 @@ def _is_number(cell: object) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _text(record: Record, column: str) -> str:
-    where, _ = record
-    value = _field(record, column)
-    if _is_missing(value):
-        return ""
-    if not isinstance(value, str):
-        kind = value.type_name if isinstance(value, OtherValue) else type(value).__name__
-        raise InputError(
-            f"{where} holds {kind} in column {column!r}, not text: write it as a string."
-        )
-    return value
-
-
-def _name(record: Record, column: str) -> object:
-    where, _ = record
-    value = _field(record, column)
-    if _is_missing(value) or isinstance(value, dict | list):
-        raise InputError(
-            f"{where} has no name or number in column {column!r}: give one to every document."
-        )
-    return value
-
-
-def _title(record: Record, column: str) -> object:
-    """A title may be missing here and there."""
-    value = _optional(record, column)
-    return "" if value is None else value
-
-
-def _optional(record: Record, column: str) -> object:
-    value = record[1].get(column)
-    return None if _is_missing(value) or isinstance(value, dict | list) else value
-
-
-def _is_missing(value: object) -> bool:
-    """None, an empty string, or NaN, which numeric tables use."""
-    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
-
-
-def _field(record: Record, column: str) -> Any:
-    where, fields = record
-    if column not in fields:
-        raise _no_column(where, column, fields)
-    return fields[column]
 
 
 def _no_column(where: str, column: str, columns: Iterable[str]) -> InputError:

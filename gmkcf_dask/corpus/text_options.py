@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from numbers import Integral, Real
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -24,14 +24,24 @@ from gmkcf_dask.system.arrays import Floats
 # Two or more letters or digits of any script, so no language is favoured.
 _WORD = r"(?u)\b\w\w+\b"
 
-_DOCUMENTS_FOR_PRUNING = 50
+DOCUMENTS_FOR_PRUNING = 50
 _LONGEST_NGRAM = 10
-_PRUNING = ("min_df", "max_df", "max_features")
+_PRUNING = {"min_df": AUTO, "max_df": 1.0, "max_features": None}
+"""Options that need document frequencies, and their values where they have no effect."""
+_UNSAID = {"encoding": AUTO, "preset": "plain"}
 _BOTH_ORDERS = ("utf-16", "utf-32")
 # not tables of characters: what they make of a file is unbounded until the end of it is seen
 _COMPUTED = ("idna", "punycode", "raw-unicode-escape", "unicode-escape", "utf-7")
 
 Analyzer = Callable[[str], Iterable[str]]
+Preset = Literal["auto", "plain"]
+
+DEFAULT_PRESET: Preset = "auto"
+"""Preset of options that name none."""
+_PLAIN = {"max_df": 1.0, "stop_words": None, "sublinear_tf": False, "tokens": "words"}
+"""What "auto" stands for under the preset "plain"; min_df has a rule of its own."""
+CHOSEN = {"min_df", *_PLAIN}
+"""Options that a preset chooses where they are "auto"."""
 
 
 @dataclass(frozen=True)
@@ -47,23 +57,25 @@ class TextOptions:
         and ``"title"`` where the table has them.
     min_df : int, float or "auto"
         Terms in fewer documents are left out: a count, or a share of the documents. "auto" is 2
-        from 50 documents on, else 1.
-    max_df : int or float
-        Terms in more documents are left out: a count, or a share of the documents.
+        from 50 documents on, else 1; under the preset "auto" it grows further, see there.
+    max_df : int, float or "auto"
+        Terms in more documents are left out: a count, or a share of the documents. "auto" is 1.0,
+        unless the preset chooses.
     max_features : int or None
         Keep only this many of the most frequent terms.
-    stop_words : "english", sequence of str or None
+    stop_words : "english", "auto", sequence of str or None
         Common words to leave out; words of one's own are read as texts are, so that case does not
         matter and "don't" leaves out what becomes of it. None leaves out none and favours no
-        language.
-    sublinear_tf : bool
+        language. "auto" is None, unless the preset chooses.
+    sublinear_tf : bool or "auto"
         Count a term as 1 + log(count), which keeps long documents from repeating themselves.
+        "auto" is False, unless the preset chooses.
     lowercase : bool
         Whether Tea and tea are the same word.
-    tokens : {"words", "chars"}
+    tokens : {"words", "chars", "auto"}
         Words are two or more letters or digits of any script. Scripts that put no spaces between
         words, such as Chinese or Japanese, are better read in "chars": runs of characters inside
-        what spaces separate.
+        what spaces separate. "auto" is "words", unless the preset chooses.
     ngrams : int, (int, int) or None
         Tokens in a row that make a term: up to so many, or from the first to the second number.
         None is 1 for words, and 2 to 3 for characters.
@@ -77,40 +89,57 @@ class TextOptions:
         Encoding of files that do not tell theirs, such as "cp1252", as Python names it; "auto" is
         UTF-8. Files tell by a mark of UTF-8, UTF-16 or UTF-32 at their beginning; files of a folder
         also by being UTF-8, and HTML pages by what they declare.
+    preset : {"auto", "plain"}
+        What becomes of options that are "auto". "plain" takes the values named above. "auto" looks
+        at the first documents and chooses for this corpus: tokens by the script, stop words where
+        the text is English and otherwise a max_df of 0.5, sublinear_tf, and min_df by the number
+        of documents (`gmkcf_dask.corpus.preset`). What is given is never changed. The options of
+        a corpus that was read, in its `reading`, hold what was chosen.
     """
 
     text_column: str = "text"
     id_column: str | None = None
     label_column: str | None = None
     min_df: int | float | Literal["auto"] = "auto"
-    max_df: int | float = 1.0
+    max_df: int | float | Literal["auto"] = "auto"
     max_features: int | None = None
-    stop_words: Literal["english"] | tuple[str, ...] | None = None
-    sublinear_tf: bool = False
+    stop_words: Literal["english", "auto"] | tuple[str, ...] | None = "auto"
+    sublinear_tf: bool | Literal["auto"] = "auto"
     title_column: str | None = None
     lowercase: bool = True
-    tokens: Literal["words", "chars"] = "words"
+    tokens: Literal["words", "chars", "auto"] = "auto"
     ngrams: int | tuple[int, int] | None = None
     features: Literal["tfidf", "hashing"] = "tfidf"
     n_hash_features: int = 2**18
     encoding: str = AUTO
+    preset: Preset = DEFAULT_PRESET
 
     def __post_init__(self) -> None:
         for field in fields(self):
             object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
-        if self.min_df != "auto":
-            _check_frequency("min_df", self.min_df)
-        _check_frequency("max_df", self.max_df)
-        if self.max_features is not None and not _is_whole(self.max_features):
-            raise InputError(f"max_features is {self.max_features} but must be at least 1 or None.")
-        object.__setattr__(self, "stop_words", _checked_stop_words(self.stop_words))
-        _check_choice("tokens", self.tokens, ("words", "chars"))
-        _check_choice("features", self.features, ("tfidf", "hashing"))
-        if not (_is_whole(self.n_hash_features) and self.n_hash_features <= MOST_FEATURES):
-            raise InputError(
-                f"n_hash_features is {self.n_hash_features} but must be a whole number from 1 to "
-                f"{MOST_FEATURES:,}."
-            )
+        presets = get_args(Preset)
+        _require(self.preset in presets, "preset", self.preset, "'auto' or 'plain'")
+        if self.preset == "plain":
+            for name in self.open_options() & set(_PLAIN):
+                object.__setattr__(self, name, _PLAIN[name])
+        for name in ("min_df", "max_df"):
+            if name not in self.open_options():
+                _check_frequency(name, getattr(self, name))
+        most = self.max_features
+        _require(most is None or _is_whole(most), "max_features", most, "at least 1 or None")
+        if "stop_words" not in self.open_options():
+            object.__setattr__(self, "stop_words", _checked_stop_words(self.stop_words))
+        if "tokens" not in self.open_options():
+            _require(self.tokens in ("words", "chars"), "tokens", self.tokens, "'words' or 'chars'")
+        tfidf, hashing = self.features == "tfidf", self.features == "hashing"
+        _require(tfidf or hashing, "features", self.features, "'tfidf' or 'hashing'")
+        columns = self.n_hash_features
+        _require(
+            _is_whole(columns) and columns <= MOST_FEATURES,
+            "n_hash_features",
+            columns,
+            f"a whole number from 1 to {MOST_FEATURES:,}",
+        )
         if isinstance(self.ngrams, list | tuple):  # a list, as JSON has it
             object.__setattr__(self, "ngrams", tuple(map(_plain, self.ngrams)))
         _check_ngrams(self.ngrams)
@@ -119,22 +148,25 @@ class TextOptions:
 
     def _refuse_unused(self) -> None:
         """Refuse options that would have no effect."""
-        if self.tokens == "chars" and self.stop_words is not None:
+        if self.tokens == "chars" and self.stop_words not in (None, AUTO):
             raise InputError("stop_words are words but tokens is 'chars': leave one of them out.")
-        usual = {field.name: field.default for field in fields(self)}
-        for name in _PRUNING:
-            if self.features == "hashing" and getattr(self, name) != usual[name]:
+        for name, usual in _PRUNING.items():
+            if self.features == "hashing" and getattr(self, name) not in (usual, AUTO):
                 raise InputError(
                     f"{name} needs the document frequencies that hashing does not count: leave it "
                     "out, or use features 'tfidf'."
                 )
+
+    def open_options(self) -> set[str]:
+        """Options that are "auto": the preset chooses them."""
+        return {name for name in CHOSEN if _is_auto(getattr(self, name))}
 
     @property
     def ngram_range(self) -> tuple[int, int]:
         """Shortest and longest run of tokens that is a term."""
         if isinstance(self.ngrams, tuple):
             return self.ngrams
-        if self.tokens == "words":
+        if self.tokens != "chars":
             return 1, self.ngrams or 1
         longest = self.ngrams or 3
         return min(2, longest), longest
@@ -143,7 +175,11 @@ class TextOptions:
         """`min_df` for a corpus of n documents."""
         if self.min_df != "auto":
             return self.min_df
-        return 2 if n >= _DOCUMENTS_FOR_PRUNING else 1
+        if self.preset == "auto":
+            from gmkcf_dask.corpus.preset import least_documents  # which chooses options
+
+            return least_documents(n)
+        return 2 if n >= DOCUMENTS_FOR_PRUNING else 1
 
     def analyzer(self) -> Analyzer:
         """From a text to its terms, repeated as often as they are there."""
@@ -169,7 +205,7 @@ class TextOptions:
     def to_json(self) -> dict[str, Any]:
         """As plain values; what stores did not always know is left out where it says nothing."""
         values = asdict(self)
-        return {name: values[name] for name in values if (name, values[name]) != ("encoding", AUTO)}
+        return {item[0]: item[1] for item in values.items() if item not in _UNSAID.items()}
 
     @classmethod
     def from_json(cls, values: object) -> TextOptions:
@@ -180,9 +216,13 @@ class TextOptions:
         if not set(values) <= known:
             raise InputError(f"the options {sorted(set(values) - known)} are not known here.")
         try:
-            return cls(**values)
+            return cls(**{"preset": "plain", **values})  # the only one there was
         except TypeError as error:
             raise InputError(f"the options of texts cannot be right ({error}).") from error
+
+
+def _is_auto(value: object) -> bool:
+    return isinstance(value, str) and value == AUTO
 
 
 def _plain(value: Any) -> Any:
@@ -191,32 +231,29 @@ def _plain(value: Any) -> Any:
 
 
 def _checked_stop_words(words: Any) -> Any:
-    if words is None or (isinstance(words, str) and words == "english"):
+    if words is None or isinstance(words, str):
+        known = words in (None, "english")
+        _require(known, "stop_words", words, "'english', a list of words, or None")
         return words
-    if isinstance(words, str):
-        raise InputError(
-            f"stop_words is {words!r} but must be 'english', a list of words, or None."
-        )
     listed = tuple(words) if isinstance(words, Iterable) else (words,)
     if not all(isinstance(word, str) for word in listed):
         raise InputError(f"stop_words must be words, not {listed[:3]!r}.")
     return tuple(sorted(listed)) if isinstance(words, set | frozenset) else listed
 
 
-def _check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        listed = " or ".join(map(repr, known))
-        raise InputError(f"{name} is {value!r} but must be {listed}.")
+def _require(ok: bool, name: str, value: object, expected: str) -> None:
+    if not ok:
+        raise InputError(f"{name} is {value!r} but must be {expected}.")
 
 
 def _check_ngrams(ngrams: Any) -> None:
     ends = ngrams if isinstance(ngrams, tuple) else (1, 1 if ngrams is None else ngrams)
-    right = len(ends) == 2 and all(map(_is_whole, ends)) and ends[0] <= ends[1] <= _LONGEST_NGRAM
-    if not right:
-        raise InputError(
-            f"ngrams is {ngrams!r} but must be a whole number from 1 to {_LONGEST_NGRAM}, or two "
-            "of them, the smaller first."
-        )
+    _require(
+        len(ends) == 2 and all(map(_is_whole, ends)) and ends[0] <= ends[1] <= _LONGEST_NGRAM,
+        "ngrams",
+        ngrams,
+        f"a whole number from 1 to {_LONGEST_NGRAM}, or two of them, the smaller first",
+    )
 
 
 def _checked_encoding(encoding: Any) -> str:
@@ -233,11 +270,13 @@ def _checked_encoding(encoding: Any) -> str:
             f"encoding is {encoding!r}, which says nothing about the order of bytes: take "
             f"'{name}-le' or '{name}-be', or 'auto' where files begin with a mark."
         )
-    if not name or name in _COMPUTED:
-        raise InputError(
-            f"encoding is {encoding!r} but must be a table of characters that Python knows, such "
-            "as 'cp1252', 'iso-8859-15' or 'gb18030', or 'auto'."
-        )
+    _require(
+        bool(name) and name not in _COMPUTED,
+        "encoding",
+        encoding,
+        "a table of characters that Python knows, such as 'cp1252', 'iso-8859-15' or 'gb18030', or "
+        "'auto'",
+    )
     return name
 
 
@@ -245,9 +284,8 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
-def _check_frequency(name: str, value: object) -> None:
-    if not isinstance(value, Real):
-        raise InputError(f"{name} is {value!r} but must be a count or a share of the documents.")
+def _check_frequency(name: str, value: Any) -> None:
+    _require(isinstance(value, Real), name, value, "a count or a share of the documents")
     if isinstance(value, float) and not 0 <= value <= 1:
         raise InputError(f"{name} is {value} but a share of the documents lies between 0 and 1.")
     if value < (0 if isinstance(value, float) else 1):
@@ -289,12 +327,16 @@ class TextReading:
         Returns
         -------
         csr_array, shape (n_new, n_terms)
-            As `TfidfVectorizer.transform` would give; rows of zeros where no term is known, which
-            a `DataWarning` tells.
+            As `TfidfVectorizer.transform` would give; rows of zeros, with a `DataWarning`, for
+            documents that are empty or have no known term.
         """
-        from gmkcf_dask.corpus.documents import transform_texts  # which makes readings
+        # which makes readings
+        from gmkcf_dask.corpus.documents import documents_of, read_documents_like
 
-        return transform_texts(texts, self, terms)
+        kinds = ("empty", "unknown")
+        X = read_documents_like(documents_of(texts), self, terms, warn=kinds).X
+        assert isinstance(X, sparse.csr_array)
+        return X
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TextReading) and self.to_json() == other.to_json()

@@ -50,7 +50,15 @@ def as_features(X: object) -> Matrix:
     """
     if sparse.issparse(X):
         return _sparse_features(X)
-    return _dense_features(_as_array(X), _column_names(X))
+    if isinstance(X, np.ma.MaskedArray) and np.ma.is_masked(X):
+        raise InputError("X has masked entries: fill or impute them first.")
+    try:
+        array = np.asarray(X)
+    except ValueError as error:
+        raise InputError(
+            "X is ragged (its rows have different lengths): give every sample the same features."
+        ) from error
+    return _dense_features(array, _column_names(X))
 
 
 def apart_from(X: object, features: Matrix) -> Matrix:
@@ -63,12 +71,10 @@ def apart_from(X: object, features: Matrix) -> Matrix:
 def check_ids(ids: Iterable[object], n: int) -> tuple[str, ...]:
     """Return the ids as text, once there are n of them and no two are equal.
 
-    Examples
-    --------
     >>> check_ids([7, 8], n=2)
     ('7', '8')
     """
-    names = tuple(name_of(value) for value in ids)
+    names = tuple(map(name_of, ids))
     if len(names) != n:
         raise InputError(f"there are {len(names)} ids for {n} samples: give one id per sample.")
     if len(set(names)) != n:
@@ -87,19 +93,17 @@ def ids_of_index(X: object, n: int) -> tuple[str, ...] | None:
         return None
     if (getattr(index, "start", None), getattr(index, "step", None)) == (0, 1):
         return None  # the one that pandas makes: as many strings would say nothing
-    names = tuple(name_of(value) for value in index)
+    names = tuple(map(name_of, index))
     return names if len(set(names)) == n else None
 
 
 def check_labels(labels: Iterable[object], n: int) -> tuple[str, ...]:
     """Return the known topics as text, once there are n of them.
 
-    Examples
-    --------
     >>> check_labels([1.0, 2.0, 1.0], n=3)
     ('1', '2', '1')
     """
-    names = tuple(name_of(value) for value in labels)
+    names = tuple(map(name_of, labels))
     if len(names) != n:
         raise InputError(f"there are {len(names)} labels for {n} samples: give one per sample.")
     return names
@@ -117,7 +121,8 @@ def name_of(value: object) -> str:
 
 def warn_about_zero_rows(X: Matrix) -> int:
     """Return how many samples are all zero, with a `DataWarning` if there are any."""
-    is_zero = _entries_per_row(X) == 0
+    entries = np.count_nonzero(X, axis=1) if isinstance(X, np.ndarray) else np.diff(X.indptr)
+    is_zero = np.asarray(entries) == 0
     count = int(is_zero.sum())
     if count:
         warnings.warn(
@@ -144,50 +149,33 @@ def _all_rows_equal(X: Matrix) -> bool:
     n, counts = X.shape[0], np.diff(X.indptr)
     if (counts != counts[0]).any():
         return False
-    for values in (X.indices.reshape(n, counts[0]), X.data.reshape(n, counts[0])):
-        if not all(bool((values[rows] == values[0]).all()) for rows in row_blocks(X)):
-            return False
-    return True
+    parts = (X.indices.reshape(n, counts[0]), X.data.reshape(n, counts[0]))
+    return all((part[rows] == part[0]).all() for part in parts for rows in row_blocks(X))
 
 
-def _entries_per_row(X: Matrix) -> npt.NDArray[np.integer[Any]]:
-    if isinstance(X, np.ndarray):
-        return np.asarray(np.count_nonzero(X, axis=1))
-    return np.diff(X.indptr)
-
-
-def _as_array(X: object) -> npt.NDArray[Any]:
-    if isinstance(X, np.ma.MaskedArray) and np.ma.is_masked(X):
-        raise InputError("X has masked entries: fill or impute them first.")
-    try:
-        return np.asarray(X)
-    except ValueError as error:
-        raise InputError(
-            "X is ragged (its rows have different lengths): give every sample the same features."
-        ) from error
+def _is_arrow(X: object) -> bool:
+    # a table of pandas has its columns as attributes, too, whatever they are called
+    return hasattr(X, "column_names") and not hasattr(X, "iloc")
 
 
 def _column_names(X: object) -> list[object]:
-    """What a table calls its columns; nothing of an array. Arrow has them under another name."""
-    # a table of pandas has its columns as attributes, too, whatever they are called
-    of_arrow = hasattr(X, "column_names") and not hasattr(X, "iloc")
-    names: Any = getattr(X, "column_names" if of_arrow else "columns", ())
+    """Column names of a table, which Arrow has under another name; none of an array."""
+    names: Any = getattr(X, "column_names" if _is_arrow(X) else "columns", ())
     return list(names) if isinstance(names, Iterable) else []
 
 
-def _dense_features(X: npt.NDArray[Any], columns: Sequence[object] = ()) -> Floats:
+def _dense_features(X: npt.NDArray[Any], columns: Sequence[object]) -> Floats:
     _check_shape(X.shape)
     _check_kind(X.dtype)
     # longdouble may overflow here; the check for infinity below says so in words
     with np.errstate(over="ignore"):
-        features = (
-            _numbers_in(X, columns) if X.dtype.kind == "O" else X.astype(np.float64, copy=False)
-        )
+        is_object = X.dtype.kind == "O"
+        features = _numbers_in(X, columns) if is_object else X.astype(np.float64, copy=False)
     features = np.ascontiguousarray(features)
     finite = np.isfinite(features)
     if not finite.all():
         row, column = divmod(int(np.argmin(finite)), features.shape[1])
-        _refuse_value(_named(features[row, column]), row, columns[column : column + 1])
+        _refuse_value(features[row, column], row, columns[column : column + 1])
     return features
 
 
@@ -196,7 +184,12 @@ def _sparse_features(X: Any) -> sparse.csr_array:
     _check_kind(X.dtype, allow_objects=False)
     own = X.astype(np.float64)  # a copy, and duplicates of small integers cannot overflow
     if own.format in ("csr", "csc", "bsr"):
-        _check_indices(own)
+        try:  # SciPy's compiled loops would follow indices out of bounds blindly
+            own.check_format(full_check=True)
+        except ValueError as error:
+            raise InputError(
+                f"X is not a valid sparse matrix ({error}): build it again."
+            ) from error
     features = sparse.csr_array(own)
     features.sum_duplicates()
     features.eliminate_zeros()
@@ -204,16 +197,8 @@ def _sparse_features(X: Any) -> sparse.csr_array:
     if not finite.all():
         first = int(np.argmin(finite))
         row = int(np.searchsorted(features.indptr, first, side="right")) - 1
-        _refuse_value(_named(features.data[first]), row)
+        _refuse_value(features.data[first], row)
     return features
-
-
-def _check_indices(X: Any) -> None:
-    """Refuse indices out of bounds, which SciPy's compiled loops would follow blindly."""
-    try:
-        X.check_format(full_check=True)
-    except ValueError as error:
-        raise InputError(f"X is not a valid sparse matrix ({error}): build it again.") from error
 
 
 def _check_shape(shape: tuple[int, ...]) -> None:
@@ -228,11 +213,9 @@ def _check_shape(shape: tuple[int, ...]) -> None:
             "X.reshape(-1, 1) if it has a single feature, X.reshape(1, -1) if a single sample."
         )
     refuse_shape(shape)
-    n_samples, n_features = shape
-    if n_samples == 0:
-        raise InputError(f"X has 0 sample(s) (shape={shape}) while a minimum of 1 is required.")
-    if n_features == 0:
-        raise InputError(f"X has 0 feature(s) (shape={shape}) while a minimum of 1 is required.")
+    for what, count in zip(("sample", "feature"), shape, strict=True):
+        if count == 0:
+            raise InputError(f"X has 0 {what}(s) (shape={shape}) while a minimum of 1 is required.")
 
 
 def _check_kind(dtype: np.dtype[Any], *, allow_objects: bool = True) -> None:
@@ -244,7 +227,7 @@ def _check_kind(dtype: np.dtype[Any], *, allow_objects: bool = True) -> None:
         )
 
 
-def _numbers_in(X: npt.NDArray[np.object_], columns: Sequence[object] = ()) -> Floats:
+def _numbers_in(X: npt.NDArray[np.object_], columns: Sequence[object]) -> Floats:
     """Convert an object array of plain numbers; "3" stays text and is refused."""
     is_text = np.fromiter((isinstance(value, str | bytes) for value in X.flat), bool, X.size)
     if is_text.any():
@@ -261,8 +244,7 @@ def _numbers_in(X: npt.NDArray[np.object_], columns: Sequence[object] = ()) -> F
     is_missing = np.fromiter(map(is_no_value, X.flat), bool, X.size)
     if is_missing.any():
         row, column = divmod(int(is_missing.argmax()), X.shape[1])
-        what = str(X[row, column]).strip("<>")  # as pandas shows NA
-        _refuse_value(what, row, columns[column : column + 1])
+        _refuse_value(X[row, column], row, columns[column : column + 1])
     try:
         return X.astype(np.float64)
     except (TypeError, ValueError) as error:
@@ -276,12 +258,11 @@ def is_no_value(value: object) -> bool:
     return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
-def _named(value: float) -> str:
-    return "NaN" if np.isnan(value) else "infinity"
-
-
-def _refuse_value(what: str, row: int, column: Sequence[object] = ()) -> None:
+def _refuse_value(value: object, row: int, column: Sequence[object] = ()) -> None:
     """Refuse a missing or infinite value; `column` holds the name of its column, if any."""
+    what = str(value).strip("<>")  # as pandas shows NA
+    if isinstance(value, float):
+        what = "NaN" if np.isnan(value) else "infinity"
     where = "".join(f", column {name!r}" for name in column)
     raise InputError(f"X contains {what} in row {row}{where}: remove or impute such values first.")
 
@@ -289,11 +270,8 @@ def _refuse_value(what: str, row: int, column: Sequence[object] = ()) -> None:
 def refuse_other_forms(X: Any, *, only_texts: bool = False) -> None:
     """Refuse input that seems to hold texts but is not a list of them, with a remedy.
 
-    Parameters
-    ----------
-    X : anything that `texts_in` finds no texts in
-    only_texts : bool
-        Whether anything that is not a table must be texts.
+    X is something that `texts_in` finds no texts in. With `only_texts`, anything that is not a
+    table is refused.
     """
     if sparse.issparse(X):  # some of them are dicts as well
         return
@@ -303,7 +281,7 @@ def refuse_other_forms(X: Any, *, only_texts: bool = False) -> None:
     flat = isinstance(X, list | tuple) or (isinstance(shape, tuple) and len(shape) == 1)
     if flat and len(X) == 0:
         raise InputError("X is empty: give a list of texts, or rows of numbers.")
-    if flat and not _holds_numbers(X) and all(_is_no_sample(value) for value in X):
+    if flat and not _holds_numbers(X) and all(map(_is_no_sample, X)):
         raise InputError(
             f"row 0 holds {short(next(iter(X)))}, not text: give a list of texts, and fill such "
             "rows or leave them out."
@@ -322,17 +300,14 @@ def _holds_numbers(X: Any) -> bool:
 def _is_no_table(X: Any) -> bool:
     try:
         return np.ndim(X) != 2
-    except ValueError:  # ragged rows, of which another sentence tells
+    except ValueError:  # ragged rows, which `as_features` refuses
         return False
 
 
 def _is_no_sample(value: object) -> bool:
     """Missing, or bytes: no text, and no number either."""
-    return (
-        is_no_value(value)
-        or isinstance(value, bytes)
-        or (isinstance(value, float) and value != value)
-    )
+    is_nan = isinstance(value, float) and value != value
+    return is_nan or isinstance(value, bytes) or is_no_value(value)
 
 
 def _way_to_list(X: Any, shape: Any) -> str | None:
@@ -350,8 +325,7 @@ def _way_to_list(X: Any, shape: Any) -> str | None:
     values = np.asarray(X) if column else np.empty(0)
     if _holds_numbers(values) or not any(isinstance(value, str) for value in values.flat):
         return None
-    # of Arrow, whose columns are no names; a table of pandas may have a column called that
-    if hasattr(X, "column_names") and not hasattr(X, "iloc"):
+    if _is_arrow(X):  # whose `columns` are not names
         return f"X[{X.column_names[0]!r}].to_pylist()"
     return f"X[{X.columns[0]!r}]" if hasattr(X, "columns") else "X[:, 0]"
 

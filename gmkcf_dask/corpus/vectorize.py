@@ -10,6 +10,7 @@ numbers in the order in which documents have them first, and rows are summed in 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -43,9 +44,12 @@ BATCH_CHARACTERS = 8 * MIB
 BATCH_DOCUMENTS = 20_000
 IN_MEMORY_BYTES = 64 * MIB
 """Features that are larger stay in a file and are paged in as they are used."""
+EXCERPT = 200
+"""Characters of a document's beginning that are kept."""
 _TERM_BYTES = 200
 _INFO_BYTES = 800
 
+Ints = npt.NDArray[np.int32]
 Ints64 = npt.NDArray[np.int64]
 _IDS, _COUNTS, _DATA, _COLUMNS = "ids", "counts", "data", "columns"
 
@@ -74,6 +78,38 @@ class ReadContext:
     listen: Listener = ignore
 
 
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One text to read; `page` marks HTML."""
+
+    text: str
+    id: object = None
+    label: object = None
+    title: object = None
+    page: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentInfo:
+    """What is kept of a document besides its counts."""
+
+    excerpt: str
+    digest: bytes  # of the text with white space folded; empty where there is no text
+    repaired: bool  # it, or its id, label or title, contained unreadable characters
+    title: str | None  # of an HTML page
+
+
+@dataclass(frozen=True)
+class BatchCounts:
+    """Terms of a batch of documents."""
+
+    infos: tuple[DocumentInfo, ...]
+    lengths: Ints64  # shape (n_batch,): different terms of each document
+    ids: Ints  # shape (sum of lengths,): terms, document by document
+    counts: Ints  # of the same shape: how often each term is there
+    terms: tuple[str, ...] | None  # what ids stand for, in order; None for hashed columns
+
+
 @dataclass
 class Vocabulary:
     """Terms by number, and how many documents and occurrences each has.
@@ -90,12 +126,12 @@ class Vocabulary:
         """Numbers of terms; −1 for those that are not known."""
         numbers = self.numbers
         if self.fixed:
-            return np.fromiter((numbers.get(t, -1) for t in terms), np.int64, len(terms))
-        return np.fromiter(
-            (numbers.setdefault(t, len(numbers)) for t in terms), np.int64, len(terms)
-        )
+            known = (numbers.get(term, -1) for term in terms)
+        else:
+            known = (numbers.setdefault(term, len(numbers)) for term in terms)
+        return np.fromiter(known, np.int64, len(terms))
 
-    def count(self, ids: Ints64, counts: npt.NDArray[np.int32]) -> None:
+    def count(self, ids: Ints64, counts: Ints) -> None:
         """Take the entries of a batch into account."""
         n = len(self.numbers)
         documents = np.bincount(ids, minlength=n)
@@ -107,41 +143,26 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class CorpusCounts:
-    """Result of the first pass; the entries themselves are in files.
-
-    Attributes
-    ----------
-    lengths : ndarray of int64, shape (n_samples,)
-        Entries of each document.
-    batches : list of int
-        Documents of each batch.
-    """
+    """Result of the first pass; the entries themselves are in files."""
 
     folder: Path
     infos: list[DocumentInfo]
-    lengths: Ints64
-    batches: list[int]
+    lengths: Ints64  # shape (n_samples,): entries of each document
+    batches: list[int]  # documents of each batch
     vocabulary: Vocabulary | None
 
 
 @dataclass(frozen=True)
 class TermWeights:
-    """How counts become features.
-
-    Attributes
-    ----------
-    columns : ndarray of int64, shape (n_numbers,), or None
-        Column of each term by its number, −1 where it is left out; None where they are the same.
-    idf : ndarray, shape (n_columns,), or None
-    terms : tuple of str, length n_columns, or None
-        Names of the columns.
-    """
+    """How counts become features."""
 
     n_columns: int
     sublinear: bool
     columns: Ints64 | None = None
-    idf: Floats | None = None
-    terms: tuple[str, ...] | None = None
+    """Shape (n_numbers,): column of each term by its number, −1 where it is left out; None where
+    they are the same."""
+    idf: Floats | None = None  # shape (n_columns,)
+    terms: tuple[str, ...] | None = None  # names of the columns
 
 
 def vectorize_documents(
@@ -154,12 +175,8 @@ def vectorize_documents(
 ) -> tuple[sparse.csr_array, list[DocumentInfo], TermWeights]:
     """Both passes.
 
-    Returns
-    -------
-    X : csr_array, shape (n_samples, n_columns)
-        Rows of unit length, or of zeros; in files that have no name any more where it is large.
-    infos : list of DocumentInfo, length n_samples
-    weights : TermWeights
+    The rows of X, shape (n_samples, n_columns), have unit length or are zeros. A large X is in
+    files that have no name any more.
     """
     root, spool = temporary_root(), Spool()
     # files that are mapped live on without a name, until nobody uses them: nothing to clean up
@@ -181,18 +198,13 @@ class Spool:
     """Bytes that both passes keep in temporary files, as far as they are known."""
 
     counted: int = 0
-    share: float = 0.0
-    """Of the input, that has been read."""
-
-    def take(self, entries: int, progress: ReadProgress) -> None:
-        """Another batch was counted."""
-        self.counted += entries
-        self.share = progress.done / progress.total if progress.total else 0.0
+    share: float = 0.0  # of the input, that has been read
 
     def needed(self) -> str:
         """Counts take 8 bytes for each entry, features 12; what is not read yet is estimated."""
-        entries = self.counted / self.share if 0 < self.share <= 1 else self.counted
-        about = "about" if 0 < self.share <= 1 else "more than"
+        known = 0 < self.share <= 1
+        entries = self.counted / self.share if known else self.counted
+        about = "about" if known else "more than"
         return f"reading these texts needs {about} {human_bytes(max(1, int(20 * entries)))}"
 
 
@@ -218,10 +230,12 @@ def _count(
     batches: list[int] = []
     context.listen(progress.event())
     with (folder / _IDS).open("wb") as ids_file, (folder / _COUNTS).open("wb") as counts_file:
-        for window in _windows(_batches(documents), _window(context.runner)):
+        waiting, size = _batches(documents), _window(context.runner)
+        while window := list(itertools.islice(waiting, size)):
             for batch in _run(partial(count_batch, options), window, context.runner):
                 length, ids, counts = _renumber(batch, vocabulary)
-                spool.take(ids.size, progress)
+                spool.counted += ids.size
+                spool.share = progress.done / progress.total if progress.total else 0.0
                 _write(ids_file, ids.astype(np.int32))
                 _write(counts_file, counts)
                 infos += batch.infos
@@ -233,9 +247,48 @@ def _count(
     return CorpusCounts(folder, infos, rows, batches, vocabulary)
 
 
-def _renumber(
-    batch: BatchCounts, vocabulary: Vocabulary | None
-) -> tuple[Ints64, Ints64, npt.NDArray[np.int32]]:
+def count_batch(options: TextOptions, documents: Sequence[Document]) -> BatchCounts:
+    """Count the terms of a few documents."""
+    texts, infos = [], []
+    for document in documents:
+        text, title = page_text(document.text) if document.page else (document.text, None)
+        whole = replace_surrogates(text)
+        texts.append(whole)
+        words = whole.split()
+        digest = hashlib.blake2b(" ".join(words).encode(), digest_size=16).digest()
+        names = (document.id, document.label, document.title)
+        repaired = whole != text or any(
+            isinstance(name, str) and replace_surrogates(name) != name for name in names
+        )
+        excerpt = " ".join(words[:EXCERPT])[:EXCERPT]
+        infos.append(DocumentInfo(excerpt, digest if words else b"", repaired, title))
+    count = _hashed if options.features == "hashing" else _counted
+    return BatchCounts(tuple(infos), *count(options, texts))
+
+
+def _counted(
+    options: TextOptions, texts: Iterable[str]
+) -> tuple[Ints64, Ints, Ints, tuple[str, ...]]:
+    analyze = options.analyzer()
+    numbers: dict[str, int] = {}
+    lengths, ids, counts = [], [], []
+    for text in texts:
+        occurrences = Counter(analyze(text))
+        lengths.append(len(occurrences))
+        ids.append(
+            np.fromiter((numbers.setdefault(t, len(numbers)) for t in occurrences), np.int32)
+        )
+        counts.append(np.fromiter(occurrences.values(), np.int32, len(occurrences)))
+    return np.array(lengths, np.int64), np.concatenate(ids), np.concatenate(counts), tuple(numbers)
+
+
+def _hashed(options: TextOptions, texts: Sequence[str]) -> tuple[Ints64, Ints, Ints, None]:
+    X = options.hasher().transform(texts)
+    lengths = np.diff(X.indptr).astype(np.int64)
+    return lengths, X.indices.astype(np.int32), X.data.astype(np.int32), None
+
+
+def _renumber(batch: BatchCounts, vocabulary: Vocabulary | None) -> tuple[Ints64, Ints64, Ints]:
     """Lengths, ids and counts of a batch: ids of the whole corpus, without unknown terms."""
     if vocabulary is None or batch.terms is None:
         return batch.lengths, batch.ids.astype(np.int64), batch.counts
@@ -271,17 +324,6 @@ def _batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _windows(batches: Iterable[list[Document]], most: int) -> Iterator[list[list[Document]]]:
-    window: list[list[Document]] = []
-    for batch in batches:
-        window.append(batch)
-        if len(window) == most:
-            yield window
-            window = []
-    if window:
-        yield window
 
 
 def _window(runner: Runner | None) -> int:
@@ -325,7 +367,13 @@ def select_terms(counted: CorpusCounts, options: TextOptions) -> TermWeights:
     terms = sorted(numbers)
     order = np.fromiter((numbers[term] for term in terms), np.int64, len(terms))
     documents = counted.vocabulary.documents[order]
-    least, most = _bounds(options, n)
+    least, most = (
+        bound * n if isinstance(bound, float) else bound  # a share of the documents, or a count
+        for bound in (
+            options.least_documents(n),
+            1.0 if options.max_df == "auto" else options.max_df,
+        )
+    )
     kept = (documents <= most) & (documents >= least)
     if options.max_features is not None and kept.sum() > options.max_features:
         # ties are broken by the same sort of the same array of the same type
@@ -343,16 +391,7 @@ def select_terms(counted: CorpusCounts, options: TextOptions) -> TermWeights:
     # smoothed as if one more document had every term
     idf = np.log((n + 1) / (documents[kept].astype(np.float64) + 1.0)) + 1.0
     names = tuple(term for term, keep in zip(terms, kept, strict=True) if keep)
-    return TermWeights(len(names), options.sublinear_tf, columns, idf, names)
-
-
-def _bounds(options: TextOptions, n: int) -> tuple[float, float]:
-    """Documents a term must and may be in."""
-
-    def documents(value: int | float) -> float:
-        return value * n if isinstance(value, float) else value
-
-    return documents(options.least_documents(n)), documents(options.max_df)
+    return TermWeights(len(names), bool(options.sublinear_tf), columns, idf, names)
 
 
 # the second pass
@@ -383,9 +422,7 @@ def _apply_weights(counted: CorpusCounts, weights: TermWeights, spool: Spool) ->
     return _assemble(folder, np.concatenate(kept), weights.n_columns)
 
 
-def _rows(
-    lengths: Ints64, ids: npt.NDArray[np.int32], counts: npt.NDArray[np.int32], weights: TermWeights
-) -> sparse.csr_array:
+def _rows(lengths: Ints64, ids: Ints, counts: Ints, weights: TermWeights) -> sparse.csr_array:
     """Weighted rows of unit length, shape (n_batch, n_columns)."""
     n = lengths.size
     starts = np.append(0, np.cumsum(lengths))
@@ -413,7 +450,10 @@ def _assemble(folder: Path, lengths: Ints64, n_columns: int) -> sparse.csr_array
     data = _load(folder / _DATA, np.float64, entries)
     columns = _load(folder / _COLUMNS, np.int32, entries)
     if entries > np.iinfo(np.int32).max:  # SciPy wants both kinds of indices alike
-        columns = _widen(folder, columns)
+        with (folder / "wide").open("wb") as file:
+            for first in range(0, entries, MIB):
+                _write(file, columns[first : first + MIB].astype(np.int64))
+        columns = _load(folder / "wide", np.int64, entries)
     else:
         starts = starts.astype(np.int32)
     X = sparse.csr_array((data, columns, starts), shape=(lengths.size, n_columns))
@@ -421,124 +461,7 @@ def _assemble(folder: Path, lengths: Ints64, n_columns: int) -> sparse.csr_array
     return X
 
 
-def _widen(folder: Path, columns: npt.NDArray[np.int32]) -> npt.NDArray[Any]:
-    path = folder / "wide"
-    with path.open("wb") as file:
-        for first in range(0, columns.size, MIB):
-            _write(file, columns[first : first + MIB].astype(np.int64))
-    return _load(path, np.int64, columns.size)
-
-
 def _load(path: Path, dtype: Any, count: int) -> npt.NDArray[Any]:
     if count * 12 <= IN_MEMORY_BYTES:
         return np.fromfile(path, dtype, count)
     return np.memmap(path, dtype, "r", shape=(count,))
-
-
-EXCERPT = 200
-"""Characters of a document's beginning that are kept."""
-
-Ints = npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """One text to read; `page` marks HTML."""
-
-    text: str
-    id: object = None
-    label: object = None
-    title: object = None
-    page: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentInfo:
-    """What is kept of a document besides its counts.
-
-    Attributes
-    ----------
-    digest : bytes
-        Of the text with white space folded; empty where there is no text.
-    repaired : bool
-        Whether it, or its id, label or title, contained unreadable characters.
-    title : str or None
-        Of an HTML page.
-    """
-
-    excerpt: str
-    digest: bytes
-    repaired: bool
-    title: str | None
-
-
-@dataclass(frozen=True)
-class BatchCounts:
-    """Terms of a batch of documents.
-
-    Attributes
-    ----------
-    infos : tuple of DocumentInfo, length n_batch
-    lengths : ndarray of int64, shape (n_batch,)
-        Different terms of each document.
-    ids, counts : ndarray of int32, shape (sum of lengths,)
-        Term and how often it is there, document by document.
-    terms : tuple of str or None
-        What ids stand for, in the order in which the batch has them; None for hashed columns.
-    """
-
-    infos: tuple[DocumentInfo, ...]
-    lengths: npt.NDArray[np.int64]
-    ids: Ints
-    counts: Ints
-    terms: tuple[str, ...] | None
-
-
-def count_batch(options: TextOptions, documents: Sequence[Document]) -> BatchCounts:
-    """Count the terms of a few documents."""
-    texts, infos = [], []
-    for document in documents:
-        text, title = page_text(document.text) if document.page else (document.text, None)
-        whole = replace_surrogates(text)
-        texts.append(whole)
-        infos.append(
-            _document_info(whole, title, repaired=whole != text or _name_repaired(document))
-        )
-    count = _hashed if options.features == "hashing" else _counted
-    return BatchCounts(tuple(infos), *count(options, texts))
-
-
-def _name_repaired(document: Document) -> bool:
-    """Whether a name of a document contains unreadable characters."""
-    names = (document.id, document.label, document.title)
-    return any(isinstance(name, str) and replace_surrogates(name) != name for name in names)
-
-
-def _document_info(text: str, title: str | None, *, repaired: bool) -> DocumentInfo:
-    words = text.split()
-    digest = hashlib.blake2b(" ".join(words).encode(), digest_size=16).digest() if words else b""
-    return DocumentInfo(" ".join(words[:EXCERPT])[:EXCERPT], digest, repaired, title)
-
-
-def _counted(
-    options: TextOptions, texts: Iterable[str]
-) -> tuple[npt.NDArray[np.int64], Ints, Ints, tuple[str, ...]]:
-    analyze = options.analyzer()
-    numbers: dict[str, int] = {}
-    lengths, ids, counts = [], [], []
-    for text in texts:
-        occurrences = Counter(analyze(text))
-        lengths.append(len(occurrences))
-        ids.append(
-            np.fromiter((numbers.setdefault(t, len(numbers)) for t in occurrences), np.int32)
-        )
-        counts.append(np.fromiter(occurrences.values(), np.int32, len(occurrences)))
-    return np.array(lengths, np.int64), np.concatenate(ids), np.concatenate(counts), tuple(numbers)
-
-
-def _hashed(
-    options: TextOptions, texts: Sequence[str]
-) -> tuple[npt.NDArray[np.int64], Ints, Ints, None]:
-    X = options.hasher().transform(texts)
-    lengths = np.diff(X.indptr).astype(np.int64)
-    return lengths, X.indices.astype(np.int32), X.data.astype(np.int32), None

@@ -1,7 +1,7 @@
 """scikit-learn estimators.
 
 Modules: `base` (fit, explain, save), `prediction` (predict, transform), `models` (the classes),
-`persistence` (load), `select_k`, `kernel_sources`, `notebook` and `sklearn_callbacks`.
+`persistence` (load), `select_k`, `compare`, `kernel_sources`, `notebook` and `sklearn_callbacks`.
 """
 
 from gmkcf_dask.estimators.models import (

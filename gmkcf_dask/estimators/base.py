@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -50,10 +51,11 @@ from gmkcf_dask.estimators.sklearn_callbacks import (
     supports_callbacks,
     with_callbacks_of,
 )
-from gmkcf_dask.events import Event, Listener
+from gmkcf_dask.events import Event, Listener, StageNote, ignore
 from gmkcf_dask.kernels.specs import (
     FunctionKernel,
     KernelSpec,
+    factor_specs,
     precomputed_specs,
     resolve_kernels,
 )
@@ -62,9 +64,11 @@ from gmkcf_dask.methods.registry import make_method, parameters_of
 from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.pipeline.run import (
     build,
-    build_dense,
     job_of,
+    memory_kernels,
+    request_identity,
     request_plan,
+    store_identity,
     store_plan,
     stored_kernels,
 )
@@ -78,11 +82,12 @@ from gmkcf_dask.results.insight import About, Samples, explain
 from gmkcf_dask.results.report.render import write_report
 from gmkcf_dask.results.saved_model import Model, save_model
 from gmkcf_dask.results.schemas import plain_values
+from gmkcf_dask.results.training import training_of_request, training_of_store
 from gmkcf_dask.store.files import check_writable
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.lock import owning
 from gmkcf_dask.store.object_storage import is_location, location
-from gmkcf_dask.store.request import KernelRequest
+from gmkcf_dask.store.request import MAX_CLUSTERS, KernelRequest
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -165,10 +170,10 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
             X = store_at(X)
         begin = time.perf_counter()
         with listening(callbacks_of(self), self.verbose) as listen:
-            data = self._kernel_data(X)
+            data = self._kernel_data(X, listen)
             method.check_samples(data.n_samples)
             source = self._kernel_source(data, method.n_clusters, job_of(method), listen)
-            made = time.perf_counter()
+            ready = time.perf_counter()
             stack, kernels = source.stack, [self._used_kernel(source.stack.names)]
             if self.checkpoint_dir is None:
                 (clustering,) = pipeline.fit(stack, method, [seed], kernels, listen)
@@ -188,7 +193,7 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
         ids = ids_of_index(X, samples.n_samples)
         if ids is not None:  # no part of what a store or a checkpoint is of: a fit is the same
             samples = replace(samples, ids=ids)
-        seconds = {"kernels": made - begin, "fit": time.perf_counter() - made}
+        seconds = {"kernels": ready - begin, "fit": time.perf_counter() - ready}
         parameters, named = self._kernel_parameters(X), names is not None
         self._set_fitted(
             Model(method, clustering, samples, parameters, named_features=named, seconds=seconds)
@@ -206,6 +211,7 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
         self.n_iter_ = clustering.n_iter
         self.converged_ = clustering.converged
         self.runs_ = clustering.runs
+        self.contrast_ = clustering.contrast
         self.weights_history_ = clustering.weights_history
         self.reading_ = model.training.reading
         self.terms_ = None if self.reading_ is None else model.training.terms
@@ -226,12 +232,12 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
         kept["random_state"] = int(self.random_state) if whole else None
         return kept | parameters_of_store(X.manifest, kept) if isinstance(X, KernelStore) else kept
 
-    def _kernel_data(self, X: Any) -> KernelStore | KernelRequest:
+    def _kernel_data(self, X: Any, listen: Listener = ignore) -> KernelStore | KernelRequest:
         """A finished store, or kernels to be computed."""
         if is_location(X):
             X = store_at(X)
         if not isinstance(X, KernelStore):
-            return self._request(X)
+            return self._request(X, listen)
         self._refuse_other_parameters(X)
         for name in ("n_features_in_", "feature_names_in_"):  # of an earlier fit on features
             self.__dict__.pop(name, None)
@@ -250,18 +256,30 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
                     DataWarning,
                     stacklevel=3,
                 )
-            dense, built = build_dense(data, listen, job)
-            return KernelSource(dense, data, (built.kernels, built.norms), dense.block_size)
+            made = memory_kernels(data, n_clusters, listen, job)
+            return KernelSource(
+                made.stack,
+                partial(request_identity, data, made.block_size),
+                partial(training_of_request, data, made.kernels, made.norms, made.arrays),
+            )
         resources = self._resources()
         if isinstance(data, KernelStore):
-            store, specs = data, self._own_functions()
+            # a store knows kernel functions by their names only
+            specs: tuple[KernelSpec, ...] = tuple(
+                spec for spec in self._own_specs() if isinstance(spec, FunctionKernel)
+            )
+            store = data
             plan = store_plan(store, n_clusters, resources, job)
         else:
             assert self.store is not None
             path, specs = location(self.store), data.specs
             plan = request_plan(data, n_clusters, resources, path, job=job)
             store = build(path, data, plan, resources, listen)
-        return KernelSource(stored_kernels(store, plan, resources), store, specs)
+        return KernelSource(
+            stored_kernels(store, plan, resources),
+            partial(store_identity, store),
+            partial(training_of_store, store, specs),
+        )
 
     def _kernels_parameter(self) -> Any:
         """The parameter `kernels` or `kernel`."""
@@ -272,15 +290,11 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
         kernels = self._kernels_parameter()
         return () if isinstance(kernels, str) else resolve_kernels(kernels)
 
-    def _own_functions(self) -> tuple[KernelSpec, ...]:
-        """Kernel functions among the parameters: a store knows them by their names only."""
-        return tuple(spec for spec in self._own_specs() if isinstance(spec, FunctionKernel))
-
     def _check_types(self) -> None:
-        if not (self.store is None or is_location(self.store)):
-            raise InputError(f"store must be a path or a URL, not {self.store!r}")
-        if not (self.checkpoint_dir is None or is_location(self.checkpoint_dir)):
-            raise InputError(f"checkpoint_dir must be a path or a URL, not {self.checkpoint_dir!r}")
+        for name in ("store", "checkpoint_dir"):
+            value = getattr(self, name)
+            if not (value is None or is_location(value)):
+                raise InputError(f"{name} must be a path or a URL, not {value!r}")
         if not isinstance(self.text, TextOptions | None):
             raise InputError(f"text must be TextOptions or None, not {self.text!r}")
         if not isinstance(self.callbacks, list | tuple | None):
@@ -308,15 +322,17 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
         """A parameter left at its default takes what the store has; one that was set must agree."""
         manifest, defaults = store.manifest, type(self)().get_params()
         stored: dict[str, set[object]] = {
-            "normalization": {kernel.normalization for kernel in manifest.kernels},
-            "scaling": {kernel.scaling for kernel in manifest.kernels},
+            **{
+                name: {getattr(kernel, name) for kernel in manifest.kernels} or {defaults[name]}
+                for name in ("normalization", "scaling")
+            },
             "precision": {manifest.precision},
             "block_size": {manifest.block_size},
         }
         own = {name: getattr(self, name) for name in stored}
         wanted = self._names_wanted()
         if wanted is not None:
-            stored["kernels"], own["kernels"] = {manifest.names}, wanted
+            stored["kernels"], own["kernels"] = {manifest.kernel_names}, wanted
         different = [
             f"{name} (store: {', '.join(map(str, stored[name]))}, parameter: {value})"
             for name, value in own.items()
@@ -369,9 +385,10 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
         with listening(self.callbacks, self.verbose) as listen:
             store = store_of_fit(self._model, X)
             stack, features = self._kernels_of_fit(store, X, listen)
-            if stack.n_samples != n:
+            given = stack.n_samples if features is None else features.n_samples
+            if given != n:
                 raise InputError(
-                    f"X has {stack.n_samples} samples but the model was fitted on {n}: give the "
+                    f"X has {given} samples but the model was fitted on {n}: give the "
                     "samples it was fitted on"
                 )
             model, earlier = self._model, self._model.insight
@@ -388,15 +405,12 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
                 None if topics is None else check_labels(topics, n),
                 texts=training.reading is not None,
             )
-            about = About(title or type(self).__name__, seconds=model.seconds)
+            about = About(seconds=model.seconds)
             if earlier is not None:
                 about = About(
-                    title or earlier.title or type(self).__name__,
-                    earlier.command,
-                    model.seconds,
-                    earlier.bytes,
-                    earlier.warnings,
+                    earlier.title, earlier.command, model.seconds, earlier.bytes, earlier.warnings
                 )
+            about = replace(about, title=title or about.title or type(self).__name__)
             insight = explain(stack, model.method, model.clustering, samples, about, listen=listen)
         self._model = replace(self._model, insight=insight)
         return dict(plain_values(insight))
@@ -484,29 +498,36 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
         """A saved model forgets its client, which is a connection and not a parameter's value."""
         return {**super().__getstate__(), "client": None}
 
-    def _request(self, X: Any) -> KernelRequest:
-        how: dict[str, Any] = {
+    def _request(self, X: Any, listen: Listener) -> KernelRequest:
+        options: dict[str, Any] = {
             "normalization": self.normalization,
             "scaling": self.scaling,
             "precision": self.precision,
             "block": _block_size(self.block_size),
+            "max_clusters": max(MAX_CLUSTERS, self.n_clusters),
         }
         kernels = self._requested_kernels()
         if isinstance(kernels, str) and kernels == "precomputed":
-            request = KernelRequest(None, precomputed_specs(X), **how)
+            request = KernelRequest(None, precomputed_specs(X), **options)
             self.n_features_in_ = request.n_samples
             return request
-        corpus = self._corpus(X)
+        if isinstance(kernels, str) and kernels == "factored":
+            request = KernelRequest(None, factor_specs(X), **options)
+            self.n_features_in_ = sum(spec.factor.shape[1] for spec in request.given_factors)
+            return request
+        corpus = self._corpus(X, listen)
         if self.n_clusters > 1:
             refuse_equal_rows(corpus.X)
         if corpus.reading is None:  # of texts it is said by name
             warn_about_zero_rows(corpus.X)
-        return KernelRequest(corpus, resolve_kernels(kernels), **how)
+        return KernelRequest(corpus, resolve_kernels(kernels), **options)
 
-    def _corpus(self, X: Any) -> Corpus:
+    def _corpus(self, X: Any, listen: Listener) -> Corpus:
         texts = texts_in(X)
         if texts is not None:
-            corpus = corpus_from_texts(texts, options=self.text)
+            # of reading, callbacks hear how texts are read, not every count
+            tell = lambda event: isinstance(event, StageNote) and listen(event)  # noqa: E731
+            corpus = corpus_from_texts(texts, options=self.text, listen=tell)
             self.n_features_in_ = corpus.n_features
             self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on columns with names
             return corpus
@@ -515,8 +536,7 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
         if self.store is None:  # it is kept, and must not change when the caller's array does
             features = apart_from(X, features)
         validate_data(self, X, skip_check_array=True)  # only notes names and number of columns
-        ids = tuple(str(i) for i in range(features.shape[0]))
-        return Corpus(features, ids)
+        return Corpus(features, tuple(map(str, range(features.shape[0]))))
 
     def _resources(self) -> Resources:
         client = self.client if self.client is not None else _current_client()

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from gmkcf_dask.compute.blas import one_blas_thread
-from gmkcf_dask.compute.dense import DenseKernels
+from gmkcf_dask.compute.factored import FactoredKernels
 from gmkcf_dask.compute.operators import KernelStack
-from gmkcf_dask.compute.tile_ops import MemoryTiles
 from gmkcf_dask.corpus.documents import texts_in
 from gmkcf_dask.corpus.validate import as_features, short
 from gmkcf_dask.errors import InputError, StoreError
 from gmkcf_dask.events import Listener
 from gmkcf_dask.kernels.cross import MissingFunction, missing_function_message
+from gmkcf_dask.kernels.factor_cross import TrainingFactors
 from gmkcf_dask.kernels.features import ArrayFeatures, Features, NoFeatures
 from gmkcf_dask.kernels.specs import (
     KERNEL_SETS,
@@ -25,51 +23,27 @@ from gmkcf_dask.kernels.specs import (
     Precomputed,
     precomputed_specs,
 )
-from gmkcf_dask.kernels.tiles import CODE_SCALE, ResolvedKernel
+from gmkcf_dask.kernels.tiles import ResolvedKernel
 from gmkcf_dask.methods.base import MEAN
 from gmkcf_dask.pipeline.prediction import refuse_other_columns
-from gmkcf_dask.pipeline.run import request_identity, room_for, store_identity
+from gmkcf_dask.pipeline.run import dense_tiles, memory_factors
 from gmkcf_dask.results.saved_model import Model
-from gmkcf_dask.results.training import Training, training_of_request, training_of_store
-from gmkcf_dask.store.build import tiles_of
+from gmkcf_dask.results.training import Training
 from gmkcf_dask.store.features import StoredFeatures
 from gmkcf_dask.store.kernel_store import KernelStore, is_store
 from gmkcf_dask.store.manifest import Manifest
 from gmkcf_dask.store.object_storage import is_location, location
-from gmkcf_dask.store.request import KernelRequest
 
 
-@dataclass(frozen=True)
-class KernelSource:
-    """The kernels of a fit, and where they come from.
+class KernelSource(NamedTuple):
+    """The kernels of a fit, what distinguishes them from others, and the training samples.
 
-    Attributes
-    ----------
-    stack : KernelStack
-    data : KernelStore or KernelRequest
-        A request where the kernels are in memory only.
-    resolved : tuple
-        Of a store, kernels as they were requested; of a request, the resolved kernels and norms.
-    block_size : int
-        Edge of the tiles in memory.
+    The last two are computed when they are called, and may read all of the data.
     """
 
     stack: KernelStack
-    data: KernelStore | KernelRequest
-    resolved: tuple[Any, ...]
-    block_size: int = 0
-
-    def identity(self) -> dict[str, Any]:
-        """What distinguishes these kernels from others; may read all of the data."""
-        if isinstance(self.data, KernelStore):
-            return store_identity(self.data)
-        return request_identity(self.data, self.block_size)
-
-    def training(self) -> Training:
-        """The training samples, for predictions."""
-        if isinstance(self.data, KernelStore):
-            return training_of_store(self.data, self.resolved)
-        return training_of_request(self.data, *self.resolved)
+    identity: Callable[[], dict[str, Any]]
+    training: Callable[[], Training]
 
 
 def store_at(given: str | Path) -> KernelStore:
@@ -90,31 +64,23 @@ def store_at(given: str | Path) -> KernelStore:
 
 
 def parameters_of_store(manifest: Manifest, own: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of an estimator that match the kernels of a store.
-
-    Parameters
-    ----------
-    manifest : Manifest
-    own : mapping
-        The estimator's own parameters, functions by their names.
-    """
+    """The parameters of an estimator that match a store; `own` are its own, functions by name."""
     # matrices have options of their own, all others share theirs
     shared = [kernel for kernel in manifest.kernels if kernel.name in manifest.formulas]
-    first = (shared or list(manifest.kernels))[0]
     parameters: dict[str, Any] = {
-        "normalization": first.normalization,
-        "scaling": first.scaling,
         "precision": manifest.precision,
         "block_size": manifest.block_size,
     }
+    for first in (shared or list(manifest.kernels))[:1]:
+        parameters |= {"normalization": first.normalization, "scaling": first.scaling}
     names = own.get("kernels")
     if manifest.n_features == 0:
         if names is not None:
             parameters["kernels"] = "precomputed"
         elif own.get("kernel") == MEAN:
             parameters["kernel"] = "precomputed"
-    elif names is not None and not _is_set(names, manifest.names):
-        parameters["kernels"] = list(manifest.names)
+    elif names is not None and not _is_set(names, manifest.kernel_names):
+        parameters["kernels"] = list(manifest.kernel_names)
     return parameters
 
 
@@ -134,29 +100,29 @@ def store_of_fit(model: Model, X: Any) -> KernelStore | None:
     store = KernelStore.open(X) if is_location(X) else X
     if not isinstance(store, KernelStore):
         return None
-    if store.names != model.clustering.kernel_names:
+    if store.kernel_names != model.clustering.kernel_names:
         raise InputError(
-            f"{store.path} has the kernels {', '.join(store.names)}, but the model was fitted on "
-            f"{', '.join(model.clustering.kernel_names)}: give the store of the fit"
+            f"{store.path} has the kernels {', '.join(store.kernel_names)}, but the model was "
+            f"fitted on {', '.join(model.clustering.kernel_names)}: give the store of the fit"
         )
     return store
 
 
 def kernels_of_fit(
     model: Model, X: Any, own: Iterable[KernelSpec], listen: Listener
-) -> tuple[DenseKernels, Features | None]:
+) -> tuple[KernelStack, Features | None]:
     """The kernels of a fit in memory, from its training samples, and the features they are of.
 
-    Parameters
-    ----------
-    model : Model
-    X : optional
-        The training samples again, where the model does not have them.
-    own : iterable of KernelSpec
-        Kernels among the estimator's parameters: matrices are kept nowhere else.
+    X are the training samples again, where the model does not have them; `own` are kernels among
+    the estimator's parameters: matrices are kept nowhere else.
     """
     training, names = model.training, model.clustering.kernel_names
     features: Features
+    if training.factors is not None:
+        stack = _factors_of_fit(model, training.factors)
+        if training.factors.given or (X is None and training.features is not None):
+            return stack, training.features
+        return stack, ArrayFeatures(_samples(training, X))
     if training.precomputed:
         given = _matrices(X, len(names))
         features, matrices = NoFeatures(len(given[0].matrix)), dict(zip(names, given, strict=True))
@@ -168,11 +134,18 @@ def kernels_of_fit(
     once = tuple(_unresolved(training.kernels[i], matrices) for i in sorted(set(stored)))
     precision, block = model.parameters.get("precision", "float32"), model.parameters["block_size"]
     edge = None if block == "auto" else int(block)
-    tiling = room_for(len(once), features.n_samples, edge, precision)
-    with one_blas_thread():
-        stacks = tiles_of(once, features, tiling.block, precision, listen).stacks
-    tiles = MemoryTiles(stacks, tiling, CODE_SCALE[precision], stored)
-    return DenseKernels(tiles, names), None if training.precomputed else features
+    dense, _ = dense_tiles(names, once, features, edge, precision, listen, stored=stored)
+    return dense, None if training.precomputed else features
+
+
+def _factors_of_fit(model: Model, factors: TrainingFactors) -> FactoredKernels:
+    if model.training.kernels:
+        raise InputError(
+            "kernels in tiles and factored kernels are not made again together: give the store of "
+            "the fit as X"
+        )
+    arrays, k = factors.arrays, model.method.n_clusters
+    return FactoredKernels(memory_factors(factors.kinds, arrays, k))
 
 
 def _samples(training: Training, X: Any) -> Any:

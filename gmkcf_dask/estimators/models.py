@@ -5,21 +5,32 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
+from gmkcf_dask.corpus.text_options import TextOptions
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.estimators.base import KernelClusterer
 from gmkcf_dask.estimators.prediction import PredictingClusterer
 from gmkcf_dask.kernels.specs import resolve_kernels
 from gmkcf_dask.methods.base import MEAN
+from gmkcf_dask.methods.defaults import (
+    DEFAULT_ASSIGN,
+    DEFAULT_INIT,
+    DEFAULT_KERNELS,
+    DEFAULT_SOLVER,
+    PAPER,
+    PAPER_KERNELS,
+)
 from gmkcf_dask.methods.predict import transductive_error
 
 KERNELS = """
-    kernels : str, list or "precomputed", default="paper12"
-        Kernel names ("paper12", "rbf_1", "poly_a1_b2", "linear", "cosine"), specs, or callables
-        f(X_I, X_J) on two row blocks. A store knows a function by its name only."""
+    kernels : str, list, "precomputed" or "factored", default="local"
+        "local" for neighbourhood kernels that suit the data; or kernel names ("paper12", "rbf_1",
+        "poly_a1_b2", "linear", "cosine"), specs, or callables f(X_I, X_J) on two row blocks. A
+        store knows a function by its name only. With "factored" X is a mapping of names to arrays
+        Z of shape (n_samples, r), such as sentence embeddings, and the kernels are Z Zᵀ."""
 
 KERNEL = """
     kernel : str, spec, callable or "precomputed", default="mean"
-        One kernel by name; "mean" for the mean of the set paper12, or of all kernels of a store.
+        One kernel by name; "mean" for the mean of the set local, or of all kernels of a store.
         Of several precomputed kernels the mean is taken."""
 
 PARAMETERS = """
@@ -65,6 +76,10 @@ ATTRIBUTES = """
     converged_ : bool
     runs_ : tuple of RunSummary
         Objective, iterations and convergence of every restart.
+    contrast_ : float or None
+        Of GMKCF and KCF: how much closer samples of one cluster are than any two. About 0 for
+        labels drawn at random, and from 0.3 where clusters are clear; below 0.1 `fit` warns. None
+        for a single cluster.
     weights_history_ : ndarray, shape (n_iter_ + 1, n_kernels)
         Weights of the start, then after every iteration; no rows where they are not learned.
     n_features_in_ : int
@@ -77,9 +92,9 @@ ATTRIBUTES = """
 FACTORIZATION = """
     n_init : int, default=1
         Random restarts; the one of lowest objective is kept.
-    init : "random", "spectral" or (U0, V0), default="random"
-        Random factors; or normalised-cut eigenvectors made non-negative, the same for every seed;
-        or arrays of shape (n_samples, n_clusters).
+    init : "random", "spectral" or (U0, V0), default="spectral"
+        Random factors; or eigenvectors made non-negative, the same for every seed; or arrays of
+        shape (n_samples, n_clusters).
     polish : bool, default=True
         Solve V exactly for the final U; False keeps the paper's literal V.
     inner_iter : int, default=1
@@ -90,22 +105,36 @@ FACTORIZATION = """
         Iterations at most.
     tol : float, default=1e-5
         Stop when the objective falls by no more than this fraction.
-    solver : {"paper", "accelerated"}, default="paper"
+    solver : {"paper", "accelerated"}, default="accelerated"
         The paper's Algorithm 1; or an alternation that needs fewer passes to the same objective,
         for which `inner_iter` and `v_steps` are what it does at least. From random starts the two
         may end in different clusters."""
+
+ASSIGN = f"""
+    assign : {{"kmeans", "spherical", "argmax"}}, default="{DEFAULT_ASSIGN}"
+        From rows of V_ to labels: K-means; spherical k-means, which sees directions only; or the
+        largest entry. With the last two a row of zeros has no cluster: label -1."""
+
+ASSIGN_EMBEDDED = f"""
+    assign : {{"kmeans", "spherical"}}, default="{DEFAULT_ASSIGN}"
+        From rows of embedding_ to labels: K-means; or spherical k-means, with which a row of zeros
+        has no cluster: label -1."""
 
 FACTORS = """
     U_, V_ : ndarray, shape (n_samples, n_clusters)
         Factors, columns scaled so that diag(UᵀK_wU) = 1. Rows of V_ are the new representation.
     cluster_centers_ : ndarray, shape (n_clusters, n_clusters)
-        Centres of the K-means on the rows of V_."""
+        Centres of the rows of V_, of unit length with assign="spherical"; none with "argmax"."""
 
 EMBEDDING = """
     embedding_ : ndarray, shape (n_samples, n_clusters)
         Eigenvectors, rows at unit length.
     cluster_centers_ : ndarray, shape (n_clusters, n_clusters)
-        Centres of the K-means on these rows."""
+        Centres of these rows, of unit length with assign="spherical"."""
+
+
+_ANY_NAMES = (DEFAULT_KERNELS, "precomputed", "factored")
+"""Kernels whose names the data decide."""
 
 
 @dataclass(eq=False, repr=False)
@@ -113,7 +142,7 @@ class MultipleKernelClusterer(KernelClusterer):
     """Uses all kernels at once."""
 
     _: KW_ONLY
-    kernels: Any = "paper12"
+    kernels: Any = DEFAULT_KERNELS
 
     def _requested_kernels(self) -> object:
         return self.kernels
@@ -122,7 +151,7 @@ class MultipleKernelClusterer(KernelClusterer):
         return MEAN
 
     def _names_wanted(self) -> tuple[str, ...] | None:
-        if isinstance(self.kernels, str) and self.kernels in ("paper12", "precomputed"):
+        if isinstance(self.kernels, str) and self.kernels in _ANY_NAMES:
             return None
         return tuple(spec.name for spec in resolve_kernels(self.kernels))
 
@@ -136,7 +165,8 @@ class SingleKernelClusterer(KernelClusterer):
 
     def _requested_kernels(self) -> object:
         self._used_kernel()
-        return "paper12" if isinstance(self.kernel, str) and self.kernel == MEAN else self.kernel
+        mean = isinstance(self.kernel, str) and self.kernel == MEAN
+        return DEFAULT_KERNELS if mean else self.kernel
 
     def _names_wanted(self) -> tuple[str, ...] | None:
         return None  # one of the store's kernels, or their mean
@@ -160,13 +190,14 @@ class Factorization(PredictingClusterer):
 
     _: KW_ONLY
     n_init: int = 1
-    init: Any = "random"
+    init: Any = DEFAULT_INIT
     polish: bool = True
     inner_iter: int = 1
     v_steps: int = 1
     max_iter: int = 500
     tol: float = 1e-5
-    solver: str = "paper"
+    solver: str = DEFAULT_SOLVER
+    assign: str = DEFAULT_ASSIGN
 
 
 @dataclass(eq=False, repr=False)
@@ -174,13 +205,13 @@ class GMKCF(Factorization, MultipleKernelClusterer):
     __doc__ = f"""Multiple-kernel concept factorization with learned kernel weights.
 
     Minimises Σ w_i² e_i(U, V) over non-negative U, V and weights w on the simplex, where e_i is the
-    error of reproducing every sample, in the space of kernel i, from k concepts; then K-means on
-    the rows of V. Nothing is to be tuned but k.
+    error of reproducing every sample, in the space of kernel i, from k concepts; then clusters the
+    rows of V. Nothing is to be tuned but k.
 
     Parameters
     ----------
     n_clusters : int, default=8
-        Clusters: k.{KERNELS}{FACTORIZATION}{PARAMETERS}
+        Clusters: k.{KERNELS}{FACTORIZATION}{ASSIGN}{PARAMETERS}
 
     Attributes
     ----------{ATTRIBUTES}{FACTORS}
@@ -195,12 +226,29 @@ class GMKCF(Factorization, MultipleKernelClusterer):
     >>> from gmkcf_dask import GMKCF
     >>> rng = np.random.default_rng(0)
     >>> X = np.vstack([rng.normal(c, 0.3, (20, 2)) for c in ([0, 3], [3, 0])])
-    >>> model = GMKCF(2, kernels=["rbf_1", "cosine"], tol=1e-4, random_state=0).fit(X)
+    >>> model = GMKCF(2, random_state=0).fit(X)
     >>> sorted(np.bincount(model.labels_).tolist())
     [20, 20]
     """
 
     method_name: ClassVar[str] = "gmkcf"
+
+    @classmethod
+    def paper(cls, n_clusters: int = 8, **parameters: Any) -> GMKCF:
+        """GMKCF as in the paper: twelve kernels, random start, Algorithm 1, K-means on V.
+
+        Parameters
+        ----------
+        n_clusters : int
+        **parameters
+            Of `GMKCF`; what is given here wins.
+
+        Returns
+        -------
+        GMKCF
+        """
+        text = TextOptions(preset="plain")
+        return cls(n_clusters, **{**PAPER, "kernels": PAPER_KERNELS, "text": text, **parameters})
 
 
 @dataclass(eq=False, repr=False)
@@ -212,7 +260,7 @@ class KCF(Factorization, SingleKernelClusterer):
     Parameters
     ----------
     n_clusters : int, default=8
-        Clusters: k.{KERNEL}{FACTORIZATION}{PARAMETERS}
+        Clusters: k.{KERNEL}{FACTORIZATION}{ASSIGN}{PARAMETERS}
 
     Attributes
     ----------{ATTRIBUTES}{FACTORS}
@@ -279,7 +327,7 @@ class KernelSpectralClustering(PredictingClusterer, SingleKernelClusterer):
     n_clusters : int, default=8
         Clusters: k.{KERNEL}
     laplacian : {{"symmetric", "unnormalized"}}, default="symmetric"
-        Top-k eigenvectors of D^-½ K D^-½, or the k smallest of D − K.{PARAMETERS}
+        Top-k eigenvectors of D^-½ K D^-½, or the k smallest of D − K.{ASSIGN_EMBEDDED}{PARAMETERS}
 
     Attributes
     ----------{ATTRIBUTES}{EMBEDDING}
@@ -301,6 +349,7 @@ class KernelSpectralClustering(PredictingClusterer, SingleKernelClusterer):
 
     _: KW_ONLY
     laplacian: str = "symmetric"
+    assign: str = DEFAULT_ASSIGN
 
 
 @dataclass(eq=False, repr=False)
@@ -316,7 +365,7 @@ class CoregSpectralClustering(MultipleKernelClusterer):
     lam : float, default=0.1
         How strongly they are drawn together.
     max_iter : int, default=10
-        Rounds at most.{PARAMETERS}
+        Rounds at most.{ASSIGN_EMBEDDED}{PARAMETERS}
 
     Attributes
     ----------{ATTRIBUTES}{EMBEDDING}
@@ -341,6 +390,7 @@ class CoregSpectralClustering(MultipleKernelClusterer):
     _: KW_ONLY
     lam: float = 0.1
     max_iter: int = 10
+    assign: str = DEFAULT_ASSIGN
 
     @property
     def predict(self) -> Any:

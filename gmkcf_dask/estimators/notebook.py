@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from gmkcf_dask.methods.contrast import weak_clusters
+from gmkcf_dask.methods.members import NO_CLUSTER, cluster_sizes
+from gmkcf_dask.results.insight import without_cluster
 from gmkcf_dask.system.html import bar, block, paragraph, sparkline, table, text
 
 _MAX_ROWS = 20
@@ -14,14 +17,21 @@ _MAX_ROWS = 20
 
 def summary(model: Any) -> str:
     """Clusters with their sizes, weights of the kernels, and how the objective fell."""
-    sizes = np.bincount(model.labels_)
+    sizes = cluster_sizes(model.labels_, 1)
+    without = int((model.labels_ == NO_CLUSTER).sum())
     history = np.asarray(model.objective_history_, dtype=float)
     state = "converged" if model.converged_ else "not converged"
     line = (
-        f"{len(model.labels_):,} samples in {int((sizes > 0).sum())} clusters; "
+        f"{len(model.labels_) - without:,} samples in {int((sizes > 0).sum())} clusters; "
         f"{model.n_iter_} iterations, {state}, objective {history[-1]:.6g}"
     )
     parts = [paragraph(line)]
+    weak = weak_clusters(model.method_name, model._model.clustering)
+    if weak:
+        parts.append(paragraph(weak[0].upper() + weak[1:] + "."))
+    if without:
+        what = "samples" if model.reading_ is None else "documents"
+        parts.append(paragraph(without_cluster(without, what)))
     falls = history[np.isfinite(history)]
     if len(falls) > 2:
         shown = falls[1:]  # the start is far above all others

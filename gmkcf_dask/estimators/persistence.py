@@ -12,10 +12,11 @@ import numpy as np
 from gmkcf_dask.kernels.cross import missing_kernel
 from gmkcf_dask.kernels.specs import FunctionKernel, Precomputed
 from gmkcf_dask.methods.registry import parameters_of
-from gmkcf_dask.results.finished_run import is_run, model_of_run
-from gmkcf_dask.results.run_folder import refuse_several
+from gmkcf_dask.results.finished_run import model_of_run
+from gmkcf_dask.results.run_folder import RESULT, refuse_several
 from gmkcf_dask.results.saved_model import Model, is_model, load_model
 from gmkcf_dask.results.training import Training
+from gmkcf_dask.store.files import exists
 from gmkcf_dask.store.object_storage import location
 
 
@@ -38,8 +39,8 @@ def load(path: str | Path, kernels: Mapping[str, Any] | None = None) -> Any:
     folder = location(path)
     if not is_model(folder):
         refuse_several(folder)
-    if not is_model(folder) and is_run(folder):
-        return estimator_of(model_of_run(folder), kernels)
+        if exists(folder / RESULT):
+            return estimator_of(model_of_run(folder), kernels)
     return estimator_of(load_model(folder), kernels)
 
 

@@ -35,6 +35,8 @@ class PredictingClusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ker
         Returns
         -------
         labels : ndarray of int, shape (n_new,)
+            -1 for a sample whose row is all zero, where clusters are directions or concepts
+            (`assign`).
         """
         return self._predict(X).labels
 
@@ -49,7 +51,8 @@ class PredictingClusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ker
         -------
         ndarray, shape (n_new,)
             1 − d₁/d₂, distances to the nearest and the next centre: 1 in the centre of a cluster, 0
-            half way to another.
+            half way to another. With assign="spherical" the distance is √(2 − 2 cos); with "argmax"
+            it is 1 − v₂/v₁ of the two largest entries. 0 for label -1.
         """
         return self._predict(X).sure
 
@@ -97,6 +100,8 @@ class PredictingClusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ker
         if training.precomputed:
             name = type(self).__name__
             prediction.cross_matrices(X, len(training.kernels), training.n_samples, name)
+            return X
+        if training.factors is not None and training.factors.given:
             return X
         texts = texts_in(X)
         if texts is not None:

@@ -96,7 +96,7 @@ def suggest_k(
     )
     model._check_types()
     with listening(callbacks, verbose) as listen:
-        data = model._kernel_data(X)
+        data = model._kernel_data(X, listen)
         ks = validate_ks(ks, data.n_samples)
         job = suggestion_job(ks, data.n_samples, n_restarts)
         source = model._kernel_source(data, max(ks), job, listen)

@@ -17,8 +17,7 @@ from gmkcf_dask.events import Event, StageProgress, stage_label, stage_of
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 try:
-    from sklearn.callback import CallbackSupportMixin as CallbackSupportMixin
-    from sklearn.callback import with_callbacks
+    from sklearn.callback import CallbackSupportMixin as CallbackSupportMixin, with_callbacks
 except ImportError:  # older, or changed once more
 
     def with_callbacks(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -28,6 +28,13 @@ class StageProgress:
 
 
 @dataclass(frozen=True)
+class StageNote(StageProgress):
+    """Progress of a stage with a line for people: something that was decided for them."""
+
+    message: str = ""
+
+
+@dataclass(frozen=True)
 class IterationDone:
     """One outer iteration of one restart. `change` is (J_old − J_new) / J_new."""
 
@@ -55,7 +62,7 @@ _STAGES = {
     "ranges": "statistics",
     "kernels": "write",  # into memory
     "summary": "overview",
-    **dict.fromkeys(("eigenvectors", "k-means"), "fit"),
+    **dict.fromkeys(("eigenvectors", "k-means", "compare"), "fit"),
     **dict.fromkeys(("gmkcf", "kcf", "kkm", "sc", "coreg", "rmkkm"), "fit"),
 }
 _LABELS = {

@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from gmkcf_dask.events import Event, IterationDone, StageProgress, stage_label
+from gmkcf_dask.events import Event, IterationDone, StageNote, StageProgress, stage_label
 from gmkcf_dask.events.eta import StageEta, format_seconds
 from gmkcf_dask.events.stages import Stage, StageTracker, format_count, has_total, stage_title
 from gmkcf_dask.system.units import human_bytes
@@ -77,6 +77,8 @@ class Progress:
             self._finish(finished)
             self._drawn, self._eta = -math.inf, StageEta(stage.start)
         self._eta.update(event, now)
+        if isinstance(event, StageNote):
+            self.print(f"note: {event.message}")
         # a terminal always shows the last count; plain lines have it in the summary
         last = isinstance(event, StageProgress) and event.done >= event.total and self._terminal
         if now - self._drawn >= self._interval or last:

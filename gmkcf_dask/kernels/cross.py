@@ -30,24 +30,14 @@ _LEAST_EDGE, _PIECES, _ROW_BYTES = 64, 16, 64 * MIB
 
 @dataclass(frozen=True)
 class CrossTile(PairTile):
-    """New samples × training samples J.
-
-    Attributes
-    ----------
-    features : Features
-        Of the training samples; `cols` are some of them.
-    rows : slice
-        Numbers of the new samples, for error messages.
-    new : ndarray or csr_array, shape (len, d)
-        The new samples themselves.
-    own_norms : mapping of str to ndarray, shape (len,)
-        What normalisation divides them by, by kernel.
-    """
+    """New samples × training samples J; `rows` are the new ones' numbers, for error messages."""
 
     bounded: ClassVar[bool] = False
 
     new: Matrix = field(kw_only=True)
+    """The new samples themselves, shape (len, d)."""
     own_norms: Norms = field(default_factory=dict, kw_only=True)
+    """What normalisation divides them by, shape (len,), by kernel."""
 
     @property
     def on_diagonal(self) -> bool:
@@ -79,14 +69,10 @@ class SelfTile(PairTile):
 
 @dataclass(frozen=True)
 class PrecomputedRows:
-    """A kernel function with known values; samples are given by their numbers.
-
-    Attributes
-    ----------
-    values : ndarray, shape (n_new, n)
-    """
+    """A kernel function with known values; samples are given by their numbers."""
 
     values: npt.NDArray[np.floating[Any]]
+    """Shape (n_new, n)."""
 
     def __call__(self, rows: Floats, cols: Floats) -> npt.NDArray[np.floating[Any]]:
         return self.values[_run_of(rows), _run_of(cols)]
@@ -210,8 +196,8 @@ class CrossKernels:
         sums = np.zeros((len(by_degree), new.shape[0]))
         for tile in self._tiles(new, first, {}) if by_degree else ():
             for row, kernel in zip(sums, by_degree, strict=True):
-                for part, rows in _parts(kernel, tile):
-                    row[rows] += raw_values(kernel, part).sum(axis=1)
+                for part in tile.strips() if kernel.elementwise else [tile]:
+                    row[_rows_in(part, tile)] += raw_values(kernel, part).sum(axis=1)
         for row, kernel in zip(sums, by_degree, strict=True):
             refuse_negative(row, kernel.spec, "row sum", first)
             norms[kernel.name] = row
@@ -250,11 +236,6 @@ def _weighted_sum(
         values *= weight
         total += values
     return total
-
-
-def _parts(kernel: ResolvedKernel, tile: CrossTile) -> Iterator[tuple[PairTile, slice]]:
-    for part in tile.strips() if kernel.elementwise else [tile]:
-        yield part, _rows_in(part, tile)
 
 
 def _rows_in(part: PairTile, tile: PairTile) -> slice:

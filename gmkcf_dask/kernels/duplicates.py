@@ -45,11 +45,11 @@ class Comparison:
         """Pairs that look alike on a sample, as few as can be compared with two tiles kept."""
         scale = CODE_SCALE[precision] or 1.0
         # the corner of a tile: distances of equal samples, which are alike in all kernels, apart
-        seen = [(name, tile) for name, tile, _ in stored_tiles(kernels, sample, norms, precision)]
+        tiles = [tile for _, tile, _ in stored_tiles(kernels, sample, norms, precision)]
         pairs: list[tuple[float, int, int]] = []
-        for later, (_, tile) in enumerate(seen):
+        for later, tile in enumerate(tiles):
             # of equals the last: its tile is kept for the shortest time
-            distances = [(difference(tile, seen[i][1]) * scale, -i) for i in range(later)]
+            distances = [(difference(tile, tiles[i]) * scale, -i) for i in range(later)]
             away, earlier = min(distances, default=(np.inf, 0))
             if away <= NEAR * scale * float(np.abs(tile).max()):
                 pairs.append((away, -earlier, later))
@@ -57,7 +57,7 @@ class Comparison:
         for _, earlier, later in sorted(pairs):
             if _most_at_once([*kept, (earlier, later)]) <= COMPARED_TILES:
                 kept.append((earlier, later))
-        names = [name for name, _ in seen]
+        names = [kernel.name for kernel in kernels]
         return cls({names[later]: names[earlier] for earlier, later in sorted(kept)}, scale)
 
     def watch(self, tiles: Iterator[Stored], differences: Differences) -> Iterator[Stored]:
@@ -87,41 +87,6 @@ def difference(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
         gap = np.maximum(here, there) - np.minimum(here, there)
         largest = max(largest, float(gap.max()))
     return largest
-
-
-def stored_names(
-    names: Sequence[str],
-    equal: Mapping[str, str],
-    nearest: Mapping[str, str],
-    differences: Differences,
-    tolerance: float,
-) -> tuple[str, ...]:
-    """The kernel whose tiles stand for each: itself, an equal one, or one within the tolerance.
-
-    Differences add up along a chain of kernels, so that none is replaced by one further away.
-    """
-    stands: dict[str, tuple[str, float]] = {}
-    for name in names:
-        stands[name] = stands.get(equal.get(name, ""), (name, 0.0))
-        if name not in equal and name in nearest and name in differences:
-            other, away = stands[nearest[name]]
-            away += differences[name]
-            if away <= tolerance:
-                stands[name] = other, away
-    return tuple(stands[name][0] for name in names)
-
-
-def in_words(nearest: Mapping[str, str], differences: Differences) -> list[str]:
-    """A sentence for each pair that is nearly the same.
-
-    >>> in_words({"rbf_100": "rbf_50"}, {"rbf_100": 2.04e-5})
-    ['rbf_100 equals rbf_50 to 2e-05']
-    """
-    return [
-        f"{name} equals {other}" + (f" to {differences[name]:.0e}" if differences[name] else "")
-        for name, other in nearest.items()
-        if differences.get(name, np.inf) <= NEAR
-    ]
 
 
 def _most_at_once(pairs: Sequence[tuple[int, int]]) -> int:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from gmkcf_dask.corpus.model import Matrix
+from gmkcf_dask.kernels.tiling import Tiling
 from gmkcf_dask.system.arrays import Floats
 
 _FAR = 1e3
@@ -74,6 +75,12 @@ class PairTile:
     features: Features
     rows: slice
     cols: slice
+
+    @classmethod
+    def at(cls, features: Features, tiling: Tiling, t: int) -> PairTile:
+        """The samples of tile t."""
+        i, j = tiling.pair(t)
+        return cls(features, tiling.rows(i), tiling.rows(j))
 
     def strips(self) -> Iterator[PairTile]:
         """The tile cut into pieces of a few rows; products of features are made once for all.

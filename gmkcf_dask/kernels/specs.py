@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import numbers
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
@@ -19,6 +19,7 @@ from scipy import sparse
 
 from gmkcf_dask.corpus.validate import NotNumericError
 from gmkcf_dask.errors import InputError
+from gmkcf_dask.kernels.local import DEPTHS
 
 Normalization = Literal["unit", "degree", "none"]
 Scaling = Literal["minmax", "none"]
@@ -123,14 +124,67 @@ class Precomputed:
         object.__setattr__(self, "matrix", _numeric(self.matrix, self.name))
 
 
-KernelSpec = Rbf | Polynomial | Linear | Cosine | FunctionKernel | Precomputed
+@dataclass(frozen=True)
+class Local:
+    """Cosines of rows that are smoothed `depth` times over their neighbours: `kernels.local`."""
 
+    depth: int
+
+    @property
+    def name(self) -> str:
+        return f"local_{self.depth}"
+
+
+@dataclass(frozen=True)
+class Heat:
+    """Diffusion on the graph of few (s), usual (m) or many (l) neighbours; see `kernels.heat`."""
+
+    size: Literal["s", "m", "l"]
+
+    @property
+    def name(self) -> str:
+        return f"heat_{self.size}"
+
+
+@dataclass(frozen=True)
+class LocalSet:
+    """Stands for `local_*` or `heat_*`, whichever suit the data: see `local_kernels_for`."""
+
+    name: str = "local"
+
+
+@dataclass(frozen=True)
+class Factor:
+    """K = Z Zᵀ with a factor the user brings, such as sentence embeddings.
+
+    Parameters
+    ----------
+    factor : array or sparse matrix, shape (n_samples, r)
+        Finite; rows are taken as they are.
+    name : str
+    """
+
+    factor: Any = field(compare=False, repr=False)
+    name: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "factor", _checked_factor(self.factor, self.name))
+
+
+TileSpec = Rbf | Polynomial | Linear | Cosine | FunctionKernel | Precomputed
+"""Kernels whose entries are computed tile by tile."""
+FactorSpec = Local | Heat | Factor
+"""Kernels that are known by a factor."""
+KernelSpec = TileSpec | FactorSpec | LocalSet
+
+LOCAL: tuple[Local, ...] = tuple(Local(depth) for depth in DEPTHS)
+HEAT: tuple[Heat, ...] = (Heat("s"), Heat("m"), Heat("l"))
 PAPER12: tuple[KernelSpec, ...] = (
     *(Rbf(t) for t in (0.01, 0.05, 0.1, 1.0, 10.0, 50.0, 100.0)),
     *(Polynomial(a, b) for a in (0.0, 1.0) for b in (2, 4)),
     Cosine(),
 )
-KERNEL_SETS: dict[str, tuple[KernelSpec, ...]] = {"paper12": PAPER12}
+KERNEL_SETS: dict[str, tuple[KernelSpec, ...]] = {"paper12": PAPER12, "local": (LocalSet(),)}
 
 
 def parse_kernel(name: str) -> KernelSpec:
@@ -143,17 +197,22 @@ def parse_kernel(name: str) -> KernelSpec:
         return Linear()
     if name == "cosine":
         return Cosine()
+    members: tuple[Local | Heat, ...] = (*LOCAL, *HEAT)
+    factored: dict[str, KernelSpec] = {spec.name: spec for spec in members}
+    if name in factored:
+        return factored[name]
     with suppress(InputError):  # a number out of range: the sentence below names what is allowed
         if match := re.fullmatch(rf"rbf_{_NUMBER}", name):
             return Rbf(float(match[1]))
         if match := re.fullmatch(rf"poly_a{_NUMBER}_b(\d{{1,3}})", name):
             return Polynomial(float(match[1]), int(match[2]))
-    known = [*KERNEL_SETS, *(spec.name for spec in PAPER12), "linear"]
+    known = [*KERNEL_SETS, *(spec.name for spec in (*PAPER12, *LOCAL, *HEAT)), "linear"]
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     raise InputError(
-        f"unknown kernel {name!r}: {hint}Known are the set paper12, linear, cosine, rbf_T with "
-        "T > 0 (rbf_0.5) and poly_aA_bB with A ≥ 0 and a whole B ≥ 1 (poly_a1_b2)"
+        f"unknown kernel {name!r}: {hint}Known are the sets local and paper12, their members such "
+        "as local_1, linear, cosine, rbf_T with T > 0 (rbf_0.5) and poly_aA_bB with A ≥ 0 and a "
+        "whole B ≥ 1 (poly_a1_b2)"
     )
 
 
@@ -168,10 +227,66 @@ def resolve_kernels(kernels: object) -> tuple[KernelSpec, ...]:
     return specs
 
 
+def local_kernels_for(X: Any) -> tuple[KernelSpec, ...]:
+    """The local kernels that suit features.
+
+    Sparse rows and dense rows of unit length (embeddings) are compared by cosine; the columns of
+    other dense rows have units of their own, and heat kernels standardise them.
+    """
+    if not isinstance(X, np.ndarray):
+        return LOCAL
+    squares = np.einsum("ij,ij->i", X, X)
+    unit = np.abs(squares - 1.0) <= _UNIT
+    return LOCAL if bool((unit | (squares == 0.0)).all()) and bool(unit.any()) else HEAT
+
+
+_UNIT = 1e-5
+"""How far squared lengths of float32 rows may be from 1."""
+
+
+def _checked_factor(Z: Any, name: str) -> Any:
+    """A factor as float32 or float64, dense or CSR; refused where it is not finite."""
+    thin = sparse.issparse(Z)
+    try:
+        made: Any = sparse.csr_array(Z) if thin else np.asarray(Z)
+        if made.dtype.kind not in "biuf":
+            made = made.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise NotNumericError(f"factor {name} is not numeric: {error}") from error
+    if made.ndim != 2 or 0 in made.shape:
+        raise InputError(f"factor {name} has shape {made.shape}: give n_samples rows of numbers")
+    if made.dtype not in (np.float32, np.float64):
+        made = made.astype(np.float64)
+    bad = ~np.isfinite(made.data if thin else made)
+    if bad.any():
+        first = int(np.argmax(bad if thin else bad.any(axis=1)))
+        row = int(np.searchsorted(made.indptr, first, side="right")) - 1 if thin else first
+        raise InputError(f"factor {name} contains NaN or infinity in row {row}: fix that row")
+    return made
+
+
+def factor_specs(factors: object) -> tuple[Factor, ...]:
+    """Specs from a mapping of names to factors, one (n, r) array, or a list of them."""
+    items: list[tuple[str, Any]]
+    if isinstance(factors, Mapping):
+        items = [(str(name), Z) for name, Z in factors.items()]
+    elif isinstance(factors, list | tuple) and not is_one_matrix(factors):
+        items = [(f"factor_{i}", Z) for i, Z in enumerate(factors)]
+    else:
+        items = [("factor_0", factors)]
+    specs = tuple(Z if isinstance(Z, Factor) else Factor(Z, name) for name, Z in items)
+    check_names(specs)
+    rows = {int(spec.factor.shape[0]) for spec in specs}
+    if len(rows) > 1:
+        lengths = ", ".join(f"{spec.name} {spec.factor.shape[0]}" for spec in specs)
+        raise InputError(f"factors have different numbers of rows ({lengths}): give one per sample")
+    return specs
+
+
 def check_names(specs: Sequence[KernelSpec]) -> None:
     """Names become folders of a store and keys of results: short, plain, each one once."""
     if not specs:
-        raise InputError("no kernel was named: give at least one, or the set paper12")
+        raise InputError("no kernel was named: give at least one, or the set local")
     names = [spec.name for spec in specs]
     for name in names:
         if not is_plain_name(name):
@@ -330,11 +445,8 @@ def check_matrix(spec: Precomputed, n: int) -> None:
                 f"precomputed kernel {spec.name} is not symmetric: entries ({i + row}, {col}) and "
                 f"({col}, {i + row}) differ by {gap.max():.3g}; use (K + K.T) / 2 if that is meant"
             )
-    for what, value, allowed in (
-        ("normalization", spec.normalization, NORMALIZATIONS),
-        ("scaling", spec.scaling, SCALINGS),
-    ):
-        check_option(what, value, allowed)
+    check_option("normalization", spec.normalization, NORMALIZATIONS)
+    check_option("scaling", spec.scaling, SCALINGS)
 
 
 def _digits(number: float) -> str:

@@ -1,4 +1,4 @@
-"""Statistics of kernels: global ones for normalisation, limits of magnitude, tile summaries.
+"""Statistics of kernels: global ones for normalisation, limits of magnitude.
 
 `unit` and `none` need one sweep (distances and ranges together). `degree` needs three: distances,
 then row sums, then ranges. What a sweep gathers per tile is a small value that merges by `+`.
@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import reduce
+from operator import add
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from gmkcf_dask.corpus.model import Matrix, row_blocks
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.kernels.features import Features, PairTile, squared_norms
 from gmkcf_dask.kernels.specs import (
     TINIEST,
-    FunctionKernel,
     KernelSpec,
     Linear,
     Polynomial,
@@ -40,23 +40,19 @@ Kernels = tuple[ResolvedKernel, ...]
 
 @dataclass(frozen=True)
 class TileStatistics:
-    """Statistics of one or more tiles.
-
-    Attributes
-    ----------
-    distance_sum : float
-        Σ‖x−y‖ over ordered pairs.
-    d2_max : float
-    minima, maxima : ndarray, shape (m,)
-    row_sums : dict of ndarray, each of shape (m, len)
-        By first row of a block; only the blocks some tile touched.
-    """
+    """Statistics of one or more tiles; minima and maxima of m kernels, shape (m,)."""
 
     distance_sum: float
+    """Σ‖x−y‖ over ordered pairs."""
     d2_max: float
     minima: Floats
     maxima: Floats
     row_sums: dict[int, Floats]
+    """By first row of a block, shape (m, len); only the blocks some tile touched."""
+
+    def all_row_sums(self) -> Floats:
+        """Row sums of all samples, shape (m, n), once every tile was gathered."""
+        return np.hstack([self.row_sums[first] for first in sorted(self.row_sums)])
 
     def __add__(self, other: TileStatistics) -> TileStatistics:
         return TileStatistics(
@@ -65,8 +61,10 @@ class TileStatistics:
             np.minimum(self.minima, other.minima),
             np.maximum(self.maxima, other.maxima),
             {
-                first: _sum_of(self.row_sums.get(first), other.row_sums.get(first))
-                for first in self.row_sums | other.row_sums
+                first: self.row_sums[first] + other.row_sums[first]
+                if first in self.row_sums and first in other.row_sums
+                else either
+                for first, either in (self.row_sums | other.row_sums).items()
             },
         )
 
@@ -93,9 +91,8 @@ class GatherDistancesAndRanges:
             d2 = strip.squared_distances
             total += float(np.sqrt(d2).sum()) * (1 if tile.on_diagonal else 2)
             d2_max = np.maximum(d2_max, d2.max())  # NaN stays
-        wanted = [k.scaling != "none" and not _range_known_later(k) for k in self.kernels]
-        minima, maxima = _ranges(self.kernels, wanted, tile, self.norms)
-        return TileStatistics(total, float(d2_max), minima, maxima, {})
+        ranges = _ranges(self.kernels, tile, self.norms, _range_known_first)
+        return TileStatistics(total, float(d2_max), *ranges, {})
 
 
 @dataclass(frozen=True)
@@ -129,8 +126,8 @@ class GatherDegreeRanges:
     norms: Norms
 
     def __call__(self, tile: PairTile) -> TileStatistics:
-        wanted = [k.normalization == "degree" and k.scaling != "none" for k in self.kernels]
-        return TileStatistics(0.0, 0.0, *_ranges(self.kernels, wanted, tile, self.norms), {})
+        ranges = _ranges(self.kernels, tile, self.norms, _range_known_last)
+        return TileStatistics(0.0, 0.0, *ranges, {})
 
 
 def resolve(
@@ -146,24 +143,24 @@ def resolve(
         For the kernels with `needs_norms`.
     """
     norms = _unit_norms(kernels, features, tiling)
-    by_degree = any(kernel.normalization == "degree" for kernel in kernels)
     distances = any(isinstance(kernel.spec, Rbf) for kernel in kernels)
-    ranges = any(k.scaling != "none" and not _range_known_later(k) for k in kernels)
-    if distances or ranges:
+    if distances or any(map(_range_known_first, kernels)):
         stats = sweep(GatherDistancesAndRanges(kernels, norms, distances), "statistics")
         mean_distance = stats.distance_sum / features.n_samples**2
         if not np.isfinite(mean_distance):
-            raise InputError("the features are too large: squared distances overflow, scale them")
+            raise InputError(_TOO_LARGE)
         _refuse_infinite_ranges(kernels, stats)
         kernels = tuple(
             with_distances(_with_range(kernel, stats, i), mean_distance, stats.d2_max)
             for i, kernel in enumerate(kernels)
         )
-    if by_degree:
-        by_block = sweep(GatherRowSums(kernels), "row sums").row_sums
-        sums = np.hstack([by_block[first] for first in sorted(by_block)])
-        norms |= _checked_row_sums(kernels, sums)
-        if any(k.normalization == "degree" and k.scaling != "none" for k in kernels):
+    if any(kernel.normalization == "degree" for kernel in kernels):
+        sums = sweep(GatherRowSums(kernels), "row sums").all_row_sums()
+        for kernel, row_sums in zip(kernels, sums, strict=True):
+            if kernel.normalization == "degree":
+                refuse_negative(row_sums, kernel.spec, "row sum")
+                norms[kernel.name] = row_sums
+        if any(map(_range_known_last, kernels)):
             stats = sweep(GatherDegreeRanges(kernels, norms), "ranges")
             _refuse_infinite_ranges(kernels, stats)
             kernels = tuple(_with_range(kernel, stats, i) for i, kernel in enumerate(kernels))
@@ -177,36 +174,31 @@ def run_here(
     tiles: Iterable[int],
 ) -> TileStatistics:
     """Gather over the given tiles, one after the other, in this process."""
-    total: TileStatistics | None = None
-    for t in tiles:
-        i, j = tiling.pair(t)
-        with np.errstate(over="ignore", invalid="ignore"):  # refused when the sums are in
-            stats = gather(PairTile(features, tiling.rows(i), tiling.rows(j)))
-        total = stats if total is None else total + stats
-    assert total is not None
+    with np.errstate(over="ignore", invalid="ignore"):  # refused when the sums are in
+        parts = (gather(PairTile.at(features, tiling, int(t))) for t in tiles)
+        total: TileStatistics = reduce(add, parts)
     return total
 
 
-def _sum_of(mine: Floats | None, theirs: Floats | None) -> Floats:
-    if mine is None or theirs is None:
-        either = mine if theirs is None else theirs
-        assert either is not None
-        return either
-    return mine + theirs
+def _range_known_first(kernel: ResolvedKernel) -> bool:
+    """Whether a range is needed that depends on no other statistic."""
+    needed = kernel.scaling != "none" and kernel.normalization != "degree"
+    return needed and not kernel.range_follows_from_distance
 
 
-def _range_known_later(kernel: ResolvedKernel) -> bool:
-    return kernel.range_follows_from_distance or kernel.normalization == "degree"
+def _range_known_last(kernel: ResolvedKernel) -> bool:
+    """Whether a range is needed that depends on the row sums."""
+    return kernel.scaling != "none" and kernel.normalization == "degree"
 
 
 def _ranges(
-    kernels: Kernels, wanted: list[bool], tile: PairTile, norms: Norms
+    kernels: Kernels, tile: PairTile, norms: Norms, needed: Callable[[ResolvedKernel], bool]
 ) -> tuple[Floats, Floats]:
-    """Smallest and largest value of the kernels that are wanted, shape (m,) each."""
+    """Smallest and largest value of the kernels that need a range, shape (m,) each."""
     minima, maxima = np.full(len(kernels), np.inf), np.full(len(kernels), -np.inf)
     strips = list(tile.strips())
     for i, kernel in enumerate(kernels):
-        for part in (strips if kernel.elementwise else [tile]) if wanted[i] else ():
+        for part in (strips if kernel.elementwise else [tile]) if needed(kernel) else ():
             low, high = _range(kernel, part, norms)
             minima[i], maxima[i] = np.minimum(minima[i], low), np.maximum(maxima[i], high)
     return minima, maxima
@@ -216,9 +208,7 @@ def _range(kernel: ResolvedKernel, tile: PairTile, norms: Norms) -> tuple[float,
     values, valid_rows, valid_cols = normalized_values(kernel, tile, norms)
     if not (valid_rows.all() and valid_cols.all()):
         values = values[np.ix_(valid_rows, valid_cols)]
-    if values.size == 0:
-        return np.inf, -np.inf
-    return float(values.min()), float(values.max())
+    return float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
 
 
 def _with_range(kernel: ResolvedKernel, stats: TileStatistics, i: int) -> ResolvedKernel:
@@ -252,23 +242,10 @@ def _unit_norms(kernels: Kernels, features: Features, tiling: Tiling) -> dict[st
         diagonal = np.empty(features.n_samples)
         for i in range(tiling.n_blocks):
             where = tiling.rows(i)
-            diagonal[where] = np.diagonal(_diagonal_block(kernel, features, where))
+            block = raw_values(kernel, PairTile(features, where, where))
+            diagonal[where] = np.diagonal(block)
         refuse_negative(diagonal, kernel.spec, "k(x,x)")
         norms[kernel.name] = diagonal
-    return norms
-
-
-def _diagonal_block(kernel: ResolvedKernel, features: Features, where: slice) -> Floats:
-    assert isinstance(kernel.spec, FunctionKernel | Precomputed)
-    return raw_values(kernel, PairTile(features, where, where))
-
-
-def _checked_row_sums(kernels: Kernels, sums: Floats) -> dict[str, Floats]:
-    norms = {}
-    for kernel, row_sums in zip(kernels, sums, strict=True):
-        if kernel.normalization == "degree":
-            refuse_negative(row_sums, kernel.spec, "row sum")
-            norms[kernel.name] = row_sums
     return norms
 
 
@@ -282,18 +259,15 @@ def refuse_negative(values: Floats, spec: KernelSpec, what: str, first: int = 0)
         )
     if values.min() < 0:
         row = int(values.argmin())
+        if isinstance(spec, Precomputed):  # only matrices have a normalisation of their own
+            remedy = "use normalization none for it"
+        else:
+            other = "unit" if what == "row sum" else "none"
+            remedy = f"use normalization {other}, or leave this kernel out"
         raise InputError(
             f"kernel {spec.name} cannot be normalised: its {what} is {values[row]:.3g} at sample "
-            f"{first + row}; {_way_out(spec, what)}"
+            f"{first + row}; {remedy}"
         )
-
-
-def _way_out(spec: KernelSpec, what: str) -> str:
-    """The remedy for a negative norm: only matrices have a normalisation of their own."""
-    if isinstance(spec, Precomputed):
-        return "use normalization none for it"
-    other = "unit" if what == "row sum" else "none"
-    return f"use normalization {other}, or leave this kernel out"
 
 
 # limits of magnitude
@@ -314,15 +288,7 @@ def refuse_tiny(X: Matrix, kernels: Sequence[ResolvedKernel], precision: Precisi
     """Refuse samples that would count as empty without being so, and kernels that would vanish."""
     if not any(kernel.elementwise for kernel in kernels):
         return
-    with np.errstate(over="ignore"):  # too large is refused with the statistics
-        squares = np.concatenate([squared_norms(X[rows]) for rows in row_blocks(X)])
-    filled = X.any(axis=1) if isinstance(X, np.ndarray) else np.diff(X.indptr) > 0
-    lost = filled & (squares < _LOST)
-    if lost.any():
-        raise InputError(
-            f"the features are too small: row {int(lost.argmax())} is not empty, but the squares "
-            "of its entries are 0; scale the features up, or round such entries to 0"
-        )
+    squares = _squares_of_filled(X)  # too large is refused with the statistics
     for kernel in kernels:
         if kernel.normalization == kernel.scaling == "none":
             mean = _mean_diagonal(kernel, squares)
@@ -331,6 +297,31 @@ def refuse_tiny(X: Matrix, kernels: Sequence[ResolvedKernel], precision: Precisi
                     f"kernel {kernel.name} has a mean diagonal of {mean:.3g}, too small for "
                     f"precision {precision}: scale the features up, or use normalization unit"
                 )
+
+
+def refuse_extreme(X: Matrix) -> None:
+    """Refuse samples whose squares vanish or overflow: no lengths, deviations or distances."""
+    squares = _squares_of_filled(X)
+    with np.errstate(over="ignore"):
+        if not np.isfinite(4.0 * squares.sum()):
+            raise InputError(_TOO_LARGE)
+
+
+_TOO_LARGE = "the features are too large: squared distances overflow, scale them"
+
+
+def _squares_of_filled(X: Matrix) -> Floats:
+    """‖x‖², shape (n,); refused where it vanishes and x does not."""
+    with np.errstate(over="ignore"):
+        squares = np.concatenate([squared_norms(X[rows]) for rows in row_blocks(X)])
+    filled = X.any(axis=1) if isinstance(X, np.ndarray) else np.diff(X.indptr) > 0
+    lost = filled & (squares < _LOST)
+    if lost.any():
+        raise InputError(
+            f"the features are too small: row {int(lost.argmax())} is not empty, but the squares "
+            "of its entries are 0; scale the features up, or round such entries to 0"
+        )
+    return squares
 
 
 def _mean_diagonal(kernel: ResolvedKernel, squares: Floats) -> float:
@@ -342,75 +333,3 @@ def _mean_diagonal(kernel: ResolvedKernel, squares: Floats) -> float:
         if isinstance(spec, Polynomial):
             return float(((spec.a + squares) ** spec.b).mean())
     return 1.0
-
-
-# summaries of tiles and vectors
-
-_STRIP = 1 << 16
-"""Values that are made float64 at once, so that they stay in the cache of a core."""
-TOLERANCE: dict[Precision, float] = {"float32": 4 * 2.0**-23, "float64": 1e-12, "compact": 2e-5}
-"""By precision, how far a value may be from the one it replaces, relative to the largest: what the
-stored type rounds to, or what float64 formulas may lose on the way to float64."""
-
-
-@dataclass(frozen=True)
-class Summary:
-    """Sum, sum of squares, smallest and largest of some values."""
-
-    total: float
-    squares: float
-    smallest: float
-    largest: float
-
-    @classmethod
-    def of(cls, values: npt.NDArray[Any]) -> Summary:
-        """The summary of an array, in float64.
-
-        >>> Summary.of(np.array([1.0, 2.0]))
-        Summary(total=3.0, squares=5.0, smallest=1.0, largest=2.0)
-        """
-        rows = values.reshape(1, -1) if values.ndim == 1 else values
-        step = max(1, _STRIP // max(1, rows.shape[1]))
-        total = squares = 0.0
-        for first in range(0, rows.shape[0], step):
-            strip = rows[first : first + step].astype(np.float64).ravel()
-            total += float(strip.sum())
-            squares += float(strip @ strip)
-        return cls(total, squares, float(values.min()), float(values.max()))
-
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Summary:
-        """What `to_bytes` gave."""
-        return cls(*np.frombuffer(content, "<f8").tolist())
-
-    def to_bytes(self) -> bytes:
-        """Four little-endian float64."""
-        values = [self.total, self.squares, self.smallest, self.largest]
-        return np.array(values, "<f8").tobytes()
-
-    def agrees(self, other: Summary, size: int, tolerance: float) -> bool:
-        """Whether values differ by no more than rounding, as far as summaries tell.
-
-        Parameters
-        ----------
-        other : Summary
-            Of the values that these replace.
-        size : int
-            How many values there are.
-        tolerance : float
-            How far each may be off, relative to the largest of them.
-        """
-        largest = max(abs(other.smallest), abs(other.largest))
-        near = tolerance * largest
-        # written so that a NaN agrees with nothing
-        return (
-            abs(self.smallest - other.smallest) <= near
-            and abs(self.largest - other.largest) <= near
-            and abs(self.total - other.total) <= size * near
-            and abs(self.squares - other.squares) <= 2 * size * near * largest
-        )
-
-
-def summary_of(values: npt.NDArray[Any]) -> str:
-    """The summary of a vector as the manifest has it, in hexadecimal digits."""
-    return Summary.of(values).to_bytes().hex()

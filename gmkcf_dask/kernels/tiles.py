@@ -18,13 +18,13 @@ from gmkcf_dask.kernels.features import PairTile, divide_by_roots
 from gmkcf_dask.kernels.specs import (
     Cosine,
     FunctionKernel,
-    KernelSpec,
     Linear,
     Normalization,
     Polynomial,
     Precomputed,
     Rbf,
     Scaling,
+    TileSpec,
 )
 from gmkcf_dask.kernels.tiling import Precision
 from gmkcf_dask.system.arrays import Floats
@@ -65,7 +65,7 @@ class ResolvedKernel:
         Of the normalised kernel, over the samples that have a direction.
     """
 
-    spec: KernelSpec
+    spec: TileSpec
     normalization: Normalization
     scaling: Scaling
     mean_distance: float | None = None
@@ -97,7 +97,7 @@ class ResolvedKernel:
 
 
 def resolve_options(
-    spec: KernelSpec, normalization: Normalization, scaling: Scaling
+    spec: TileSpec, normalization: Normalization, scaling: Scaling
 ) -> ResolvedKernel:
     """A kernel with its options, statistics still unknown."""
     if isinstance(spec, Precomputed):
@@ -166,7 +166,7 @@ def normalized_values(
 def final_values(kernel: ResolvedKernel, tile: PairTile, norms: Norms) -> Floats:
     """The kernel as methods see it, float64, shape (len I, len J)."""
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused below
-        values = _final_values(kernel, tile, norms)
+        values = _scaled_values(kernel, tile, norms)
     if not np.isfinite([values.min(), values.max()]).all():  # NaN passes through both
         row = tile.rows.start + int(np.argmin(np.isfinite(values).all(axis=1)))
         raise InputError(
@@ -176,7 +176,7 @@ def final_values(kernel: ResolvedKernel, tile: PairTile, norms: Norms) -> Floats
     return values
 
 
-def _final_values(kernel: ResolvedKernel, tile: PairTile, norms: Norms) -> Floats:
+def _scaled_values(kernel: ResolvedKernel, tile: PairTile, norms: Norms) -> Floats:
     if kernel.scaling == "minmax" and kernel.range_follows_from_distance:
         values = _scaled_rbf(kernel, tile)
         valid_rows, valid_cols = np.ones(tile.shape[0], bool), np.ones(tile.shape[1], bool)

@@ -14,6 +14,8 @@ STORED_BYTES: dict[Precision, int] = {"float32": 4, "float64": 8, "compact": 2}
 """Bytes of one stored kernel entry."""
 FEATURE_CHUNK = 1 << 17
 """Values per chunk of sparse features."""
+FACTOR_ROWS = 4096
+"""Rows per block of the arrays that factored kernels are made of."""
 COMPARED_TILES = 2
 """Stored tiles a building task may keep to compare later kernels with."""
 GROUP_BYTES = 16 * MIB

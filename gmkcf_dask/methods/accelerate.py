@@ -18,6 +18,7 @@ from itertools import count
 
 import numpy as np
 
+from gmkcf_dask.compute.lockstep import Products, SolverSteps
 from gmkcf_dask.compute.operators import FusedKernel
 from gmkcf_dask.methods import updates
 from gmkcf_dask.methods.factorize import (
@@ -30,7 +31,6 @@ from gmkcf_dask.methods.factorize import (
     step_U,
     symmetric_product,
 )
-from gmkcf_dask.methods.lockstep import Products, SolverSteps
 from gmkcf_dask.system.arrays import Floats
 
 HALS_PASSES = 8
@@ -98,13 +98,13 @@ def _round(
         return tried, J_tried
 
     # momentum begins anew; the smaller gain of a step that was not good enough may still be one
-    found = [(replace(at, KV=KV, seen=at.V, pace=1.0), J), (replace(tried, pace=1.0), J_tried)]
+    candidates = [(replace(at, KV=KV, seen=at.V, pace=1.0), J), (replace(tried, pace=1.0), J_tried)]
     if momentum > 0.0 or at.seen is not at.V:  # else that was the paper's step already
         U = _step_U(at.U, at.V, at.KU, KV)
         KU = yield from multiply(kernel, U)
         plain = Iterate(U, _step_V(at.V, U, KU, passes), KU, KV, at.V, at.U)
-        found.append((plain, plain.objective(kernel.trace)))
-    return min(found, key=lambda one: one[1])
+        candidates.append((plain, plain.objective(kernel.trace)))
+    return min(candidates, key=lambda candidate: candidate[1])
 
 
 def _step_U(U: Floats, V: Floats, KU: Products, KV: Products) -> Floats:

@@ -4,37 +4,38 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
+from itertools import product
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from gmkcf_dask.compute.blas import one_blas_thread
 from gmkcf_dask.compute.costs import runs_together
+from gmkcf_dask.compute.lockstep import (
+    SolverSteps,
+    finished,
+    multiply_by,
+    multiply_by_each,
+    run_in_lockstep,
+)
 from gmkcf_dask.compute.operators import FusedKernel, KernelStack
 from gmkcf_dask.errors import InputError, NumericsWarning
-from gmkcf_dask.events import Listener, StageProgress, ignore
+from gmkcf_dask.events import IterationDone, Listener, StageProgress, ignore
 from gmkcf_dask.methods import checkpointing
 from gmkcf_dask.methods.checkpointing import (
     NO_CHECKPOINTS,
     SUMMARY,
     Checkpoints,
-    CheckpointSlot,
     Schema,
     SharedCheckpoints,
     State,
     as_state,
     from_state,
     validate_state,
-)
-from gmkcf_dask.methods.lockstep import (
-    SolverSteps,
-    finished,
-    multiply_by,
-    multiply_by_each,
-    run_in_lockstep,
 )
 from gmkcf_dask.system.arrays import Floats, Labels
 
@@ -59,7 +60,18 @@ class Run(Protocol):
     def converged(self) -> bool: ...
 
 
+class WeightedRun(Run, Protocol):
+    """A run that has learned the weights of the kernels."""
+
+    @property
+    def weights(self) -> Floats: ...
+
+    @property
+    def weights_history(self) -> Floats: ...
+
+
 R = TypeVar("R", bound=Run)
+W = TypeVar("W", bound=WeightedRun)
 
 
 @dataclass(frozen=True)
@@ -72,7 +84,9 @@ class RunSummary:
     history: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, run: Run) -> RunSummary:
+    def of(cls, run: Run | RunSummary) -> RunSummary:
+        if isinstance(run, RunSummary):
+            return run
         return cls(run.history[-1], len(run.history) - 1, run.converged, tuple(run.history))
 
 
@@ -83,6 +97,7 @@ class Clustering:
     Attributes
     ----------
     labels : ndarray of int, shape (n,)
+        −1 for a sample without a direction, see `assign`.
     weights : ndarray, shape (m,)
         Of the kernels, learned or given.
     kernel_names : tuple of str
@@ -95,15 +110,19 @@ class Clustering:
     factors : mapping of str to ndarray
         What the labels came from and new samples are placed with. U and V of a factorization,
         shape (n, k), scaled so that diag(UᵀK_wU) = 1, `UtKU`, that matrix, (k, k), and the
-        `diagonal` of K_w, (n,); or the
-        `embedding`, `eigenvalues` and `extension` of spectral clustering; with either the K-means
-        `centres` in that representation, (k, r). Or the centres `C` of kernel k-means as weights
-        of samples, (n, k), with `norms` and `fused_weights`; see `kmeans_steps.KMeansRun`.
+        `diagonal` of K_w, (n,); or the `embedding`, `eigenvalues` and `extension` of spectral
+        clustering; with either the `centres` in that representation, (k, r), which are of unit
+        length with assign="spherical" and not there with "argmax". Or the centres `C` of kernel
+        k-means as weights of samples, (n, k), with `norms` and `fused_weights`; see
+        `kmeans_steps.KMeansRun`.
     kernel : str or None
         The one kernel that was used, or "mean"; None where all were.
     weights_history : ndarray, shape (n_iter + 1, m)
         Weights of the best run: of the start, then after every iteration; shape (0, m) where they
         are not learned.
+    contrast : float or None
+        How much closer samples of one cluster are than any two, see `contrast`; None where nobody
+        asked, or where there is no telling.
     """
 
     labels: Labels
@@ -116,6 +135,7 @@ class Clustering:
     factors: Mapping[str, Floats] = field(default_factory=dict)
     kernel: str | None = None
     weights_history: Floats = field(default_factory=partial(no_weights, 0))
+    contrast: float | None = None
 
     @property
     def n_iter(self) -> int:
@@ -142,6 +162,16 @@ class Method(ABC):
     """What a run ends in; None for a method that keeps no checkpoints."""
     n_clusters: int
 
+    def parameters(self) -> dict[str, Any]:
+        """Parameters by name, as files and fingerprints hold them.
+
+        assign="kmeans" is left out: earlier versions had nothing else, and no word for it.
+        """
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        if values.get("assign") == "kmeans":
+            del values["assign"]
+        return values
+
     def check_samples(self, n: int) -> None:
         """Refuse, before any work, what cannot be done with n samples."""
         if n < self.n_clusters:
@@ -164,8 +194,44 @@ class MultipleKernelMethod(Method):
         """One clustering per seed; checkpoints are for a single seed."""
 
 
-class SingleKernelMethod(Method, Generic[S, R]):
-    """A method that uses one kernel; runs on many kernels and from many seeds share sweeps."""
+@dataclass(frozen=True)
+class RunContext:
+    """What a run reports to, and what it resumes from.
+
+    Attributes
+    ----------
+    listen : Listener
+    restart : (number, total)
+        Which of several runs this is, for the events.
+    resumed : State or None
+        Where the run resumes; None at its start.
+    keep : callable
+        Gets the run's state after every iteration that was not the last.
+    """
+
+    listen: Listener = ignore
+    restart: tuple[int, int] = (0, 1)
+    resumed: State | None = None
+    keep: Callable[[State], object] = NO_CHECKPOINTS.keep
+
+    def report(
+        self, history: Sequence[float], max_iter: int, weights: Floats, tol: float = 0.0
+    ) -> None:
+        """Report the iteration that the last objective of the history belongs to."""
+        J_old, J = history[-2:]
+        change = (J_old - J) / J if J > 0 else 0.0
+        number = len(history) - 1
+        w = tuple(map(float, weights))
+        self.listen(IterationDone(*self.restart, number, max_iter, J, change, tol, w))
+
+
+NEW_RUN = RunContext()
+
+
+class RestartedMethod(Method, Generic[S, R]):
+    """A method whose runs begin at one start or several; the run of lowest objective counts."""
+
+    n_init: int = 1
 
     @property
     def seeded(self) -> bool:
@@ -174,28 +240,107 @@ class SingleKernelMethod(Method, Generic[S, R]):
 
     @abstractmethod
     def starts(self, n: int, seed: int) -> Iterable[S]:
-        """Where the restarts of a seed begin."""
+        """Where the `n_init` restarts of a seed begin."""
 
-    @abstractmethod
-    def run(
-        self,
-        kernel: FusedKernel,
-        start: S,
-        weights: Floats,
-        rounding: float,
-        listen: Listener,
-        restart: tuple[int, int],
-        slot: CheckpointSlot,
-    ) -> SolverSteps[R]:
-        """One run. The kernel is asked for what is known without a sweep; products are yielded."""
-
-    def state_schemas(self, n: int, m: int) -> tuple[Schema, Schema]:
-        """Of the state of a run with n samples and m kernels, and of its result."""
+    def state_schemas(self, n: int, names: Sequence[str]) -> tuple[Schema, Schema]:
+        """Of the state of a run with n samples and these kernels, and of its result."""
         return checkpointing.nothing, checkpointing.nothing
 
     @abstractmethod
-    def conclude(self, run: R, seed: int) -> tuple[Labels, dict[str, Floats]]:
+    def conclude(self, run: R, seed: int, listen: Listener) -> tuple[Labels, dict[str, Floats]]:
         """Labels and factors of the best run of a seed."""
+
+
+class WeightLearningMethod(MultipleKernelMethod, RestartedMethod[S, W]):
+    """A method that learns kernel weights; its restarts run one after the other."""
+
+    @abstractmethod
+    def run(self, stack: KernelStack, start: S, context: RunContext) -> W:
+        """One run from one start."""
+
+    def finish(self, stack: KernelStack, run: W) -> W:
+        """What is left to do with the best run only."""
+        return run
+
+    def fit(
+        self,
+        stack: KernelStack,
+        seeds: Sequence[int],
+        listen: Listener = ignore,
+        checkpoints: Checkpoints = NO_CHECKPOINTS,
+    ) -> list[Clustering]:
+        self.check_samples(stack.n_samples)
+        if len(seeds) > 1 and checkpoints is not NO_CHECKPOINTS:
+            raise InputError("checkpoints are for one seed at a time")
+        clusterings = []
+        for number, seed in enumerate(seeds):
+            if number == 0 or self.seeded:
+                with one_blas_thread():
+                    best, runs = self._best_restart(stack, seed, listen, checkpoints)
+                    best = self.finish(stack, best)
+                _warn_if_one_kernel_has_it_all(stack.names, best.weights, self.name.upper())
+            labels, factors = self.conclude(best, seed, listen)
+            clusterings.append(
+                Clustering(
+                    labels,
+                    best.weights,
+                    stack.names,
+                    best.history,
+                    best.converged,
+                    runs,
+                    seed,
+                    factors,
+                    weights_history=best.weights_history,
+                )
+            )
+        return clusterings
+
+    def _best_restart(
+        self, stack: KernelStack, seed: int, listen: Listener, checkpoints: Checkpoints
+    ) -> tuple[W, tuple[RunSummary, ...]]:
+        """The run of lowest objective, and all in brief."""
+        state = checkpoints.resumed
+        ended: list[RunSummary] = []
+        best: W | None = None
+        if state is not None:
+            run_type: Any = self.run_type
+            running, result = self.state_schemas(stack.n_samples, stack.names)
+            validate_state(state, {"ended": [SUMMARY], "best": (None, result), "run": running})
+            validate_state(state, lambda state: bool(state["ended"]) == (state["best"] is not None))
+            ended = [from_state(RunSummary, summary) for summary in state["ended"]]
+            best = None if state["best"] is None else from_state(run_type, state["best"])
+        first = len(ended)
+
+        def keep(run: State) -> None:
+            checkpoints.keep(
+                {
+                    "ended": [asdict(summary) for summary in ended],
+                    "best": None if best is None else as_state(best),
+                    "run": run,
+                }
+            )
+
+        for number, start in enumerate(self.starts(stack.n_samples, seed)):
+            if number < first:
+                continue
+            resumed = state["run"] if state is not None and number == first else None
+            context = RunContext(listen, (number, self.n_init), resumed, keep)
+            run = self.run(stack, start, context)
+            ended.append(RunSummary.of(run))
+            if best is None or run.history[-1] < best.history[-1]:
+                best = run
+        assert best is not None
+        return best, tuple(ended)
+
+
+class SingleKernelMethod(RestartedMethod[S, R]):
+    """A method that uses one kernel; runs on many kernels and from many seeds share sweeps."""
+
+    @abstractmethod
+    def run(
+        self, kernel: FusedKernel, start: S, weights: Floats, rounding: float, context: RunContext
+    ) -> SolverSteps[R]:
+        """One run. The kernel is asked for what is known without a sweep; products are yielded."""
 
     def fit(
         self,
@@ -216,12 +361,13 @@ class SingleKernelMethod(Method, Generic[S, R]):
         named = [name for name in weights if name != MEAN]
         if mean and named and checkpoints is not NO_CHECKPOINTS:
             raise InputError("checkpoints are for the mean or for kernels by name, not for both")
+        clusterings: dict[tuple[str, int], Clustering] = {}
         with one_blas_thread():
-            found = self._fit_some(stack, seeds, mean, listen, checkpoints)
-            found |= self._fit_some(stack, seeds, named, listen, checkpoints)
-        return [found[kernel, seed] for kernel in kernels for seed in seeds]
+            for group in filter(None, (mean, named)):
+                clusterings |= self._fit_group(stack, seeds, group, listen, checkpoints)
+        return [clusterings[kernel, seed] for kernel in kernels for seed in seeds]
 
-    def _fit_some(
+    def _fit_group(
         self,
         stack: KernelStack,
         seeds: Sequence[int],
@@ -230,60 +376,55 @@ class SingleKernelMethod(Method, Generic[S, R]):
         checkpoints: Checkpoints,
     ) -> dict[tuple[str, int], Clustering]:
         """Fit on kernels that one kind of sweep can serve: several by name, or a single one."""
-        if not kernels:
-            return {}
         n = stack.n_samples
-        facts = {name: _kernel(stack, name) for name in kernels}
-        n_starts = {s: sum(1 for _ in self.starts(n, s)) for s in self._seeds_that_matter(seeds)}
-        jobs = [(name, s, r) for name in kernels for s in n_starts for r in range(n_starts[s])]
-        most = runs_together(self.name, n, self.n_clusters, len(jobs))
-        schemas = self.state_schemas(n, len(stack.names))
-        states = SharedCheckpoints(checkpoints, len(jobs), most, *schemas)
+        run_seeds = dict.fromkeys(seeds if self.seeded else seeds[:1])
+        jobs = list(product(kernels, run_seeds, range(self.n_init)))
+        batch_size = runs_together(self.name, n, self.n_clusters, len(jobs))
+        schemas = self.state_schemas(n, stack.names)
+        states = SharedCheckpoints(checkpoints, len(jobs), batch_size, *schemas)
+        run_type: Any = self.run_type
         ends: dict[int, R | RunSummary] = {
-            number: from_state(RunSummary, state)
-            if "objective" in state
-            else from_state(self._run_type, state)
+            number: from_state(RunSummary if "objective" in state else run_type, state)
             for number, state in states.ended.items()
         }
+        fused = {name: _kernel(stack, name) for name in kernels}
         try:
-            for first in range(0, len(jobs), most):
-                batch = range(first, min(first + most, len(jobs)))
-                self._run_batch(stack, facts, jobs, n_starts, batch, states, ends, listen)
+            for first in range(0, len(jobs), batch_size):
+                batch = range(first, min(first + batch_size, len(jobs)))
+                self._run_batch(stack, fused, jobs, batch, states, ends, listen)
                 if len(batch) < len(jobs):
-                    _keep_best(jobs, batch, ends)
+                    _keep_best(jobs, ends)
         finally:
-            for kernel in facts.values():
+            for kernel in fused.values():
                 kernel.release()
-        found = {}
-        for name in kernels:
-            for seed in seeds:
-                s = seed if self.seeded else next(iter(n_starts))
-                numbers = (number for number, job in enumerate(jobs) if job[:2] == (name, s))
-                restarts = [ends[number] for number in numbers]
-                best = min(restarts, key=lambda run: run.history[-1])
-                validate_state(best, lambda run: not isinstance(run, RunSummary))
-                assert not isinstance(best, RunSummary)
-                labels, factors = self.conclude(best, seed)
-                found[name, seed] = Clustering(
-                    labels,
-                    kernel_weights(stack, name),
-                    stack.names,
-                    best.history,
-                    best.converged,
-                    tuple(_summary(run) for run in restarts),
-                    seed,
-                    factors,
-                    name,
-                    no_weights(len(stack.names)),
-                )
-        return found
+
+        clusterings = {}
+        for name, seed in product(kernels, seeds):
+            job_seed = seed if self.seeded else seeds[0]
+            restarts = [ends[i] for i, job in enumerate(jobs) if job[:2] == (name, job_seed)]
+            best = min(restarts, key=lambda run: run.history[-1])
+            validate_state(best, lambda run: not isinstance(run, RunSummary))
+            assert not isinstance(best, RunSummary)
+            labels, factors = self.conclude(best, seed, ignore)
+            clusterings[name, seed] = Clustering(
+                labels,
+                kernel_weights(stack, name),
+                stack.names,
+                best.history,
+                best.converged,
+                tuple(map(RunSummary.of, restarts)),
+                seed,
+                factors,
+                name,
+                no_weights(len(stack.names)),
+            )
+        return clusterings
 
     def _run_batch(
         self,
         stack: KernelStack,
-        facts: Mapping[str, FusedKernel],
+        fused: Mapping[str, FusedKernel],
         jobs: Sequence[tuple[str, int, int]],
-        n_starts: Mapping[int, int],
         batch: range,
         states: SharedCheckpoints,
         ends: dict[int, R | RunSummary],
@@ -294,123 +435,57 @@ class SingleKernelMethod(Method, Generic[S, R]):
         A job is a kernel, a seed and the number of a restart. Starts are made here and let go with
         their runs: those of other batches would only take memory.
         """
-        todo = [number for number in batch if number not in ends]
-        wanted = {jobs[number][1:] for number in todo}
+        needed = {jobs[number][1:] for number in batch if number not in ends}
         starts = {
-            (s, r): start
-            for s in n_starts
-            for r, start in enumerate(self.starts(stack.n_samples, s) if wanted else ())
-            if (s, r) in wanted
+            (seed, restart): start
+            for seed in {seed for seed, _ in needed}
+            for restart, start in enumerate(self.starts(stack.n_samples, seed))
+            if (seed, restart) in needed
         }
-        before, total = batch.start, len(jobs)
+        total = len(jobs)
 
         def report(event: object) -> None:
             if isinstance(event, StageProgress):
-                listen(StageProgress(event.stage, before + event.done, total, unit=event.unit))
+                done = batch.start + event.done
+                listen(StageProgress(event.stage, done, total, unit=event.unit))
 
-        def start_run(number: int) -> SolverSteps[R]:
-            name, s, r = jobs[number]
-            return self.run(
-                facts[name],
-                starts[s, r],
-                kernel_weights(stack, name),
-                stack.error_floor,
-                listen if total == 1 else ignore,
-                (r, n_starts[s]),
-                states.slot(number),
+        def start_run(number: int) -> SolverSteps[R | RunSummary]:
+            if number in ends:
+                return finished(ends[number])
+            name, seed, restart = jobs[number]
+            context = RunContext(
+                listen if total == 1 else ignore, (restart, self.n_init), *states.slot(number)
             )
+            start, weights = starts[seed, restart], kernel_weights(stack, name)
+            return self.run(fused[name], start, weights, stack.error_floor, context)
 
-        runs = [start_run(i) if i in todo else finished(ends[i]) for i in batch]
+        runs = [start_run(number) for number in batch]
         starts.clear()
-        if len(facts) == 1:
-            multiply = multiply_by(next(iter(facts.values())))
+        if len(fused) == 1:
+            multiply = multiply_by(next(iter(fused.values())))
         else:
             multiply = multiply_by_each(stack, [stack.names.index(jobs[i][0]) for i in batch])
 
         def before_round(results: Mapping[int, R | RunSummary]) -> None:
-            states.before_round(ends | {before + i: end for i, end in results.items()}, batch)
+            states.before_round(ends | {batch[i]: end for i, end in results.items()}, batch)
 
-        every: list[R | RunSummary] = run_in_lockstep(
+        results = run_in_lockstep(
             runs, multiply, report if total > 1 else listen, self.name, before_round
         )
-        ends.update(zip(batch, every, strict=True))
-        if total > 1 and len(batch) == 1:  # else said already
+        ends.update(zip(batch, results, strict=True))
+        if total > 1 and len(batch) == 1:  # else reported already
             listen(StageProgress(self.name, batch.stop, total, unit="runs"))
 
-    @property
-    def _run_type(self) -> type[R]:
-        assert self.run_type is not None
-        return self.run_type
 
-    def _seeds_that_matter(self, seeds: Sequence[int]) -> Sequence[int]:
-        return seeds if self.seeded else seeds[:1]
-
-
-def _keep_best(jobs: Sequence[tuple[str, int, int]], batch: range, ends: dict[int, Any]) -> None:
-    """Of every kernel and seed keep the best run so far, and of the others what is told of them."""
+def _keep_best(jobs: Sequence[tuple[str, int, int]], ends: dict[int, Any]) -> None:
+    """Of every kernel and seed keep the best run so far, and summaries of the others."""
     best: dict[tuple[str, int], int] = {}
     for number in sorted(ends):
-        of = jobs[number][:2]
-        if of not in best or ends[number].history[-1] < ends[best[of]].history[-1]:
-            best[of] = number
+        group = jobs[number][:2]
+        if group not in best or ends[number].history[-1] < ends[best[group]].history[-1]:
+            best[group] = number
     for number in set(ends) - set(best.values()):
-        if not isinstance(ends[number], RunSummary):
-            ends[number] = RunSummary.of(ends[number])
-
-
-def _summary(run: Run | RunSummary) -> RunSummary:
-    return run if isinstance(run, RunSummary) else RunSummary.of(run)
-
-
-def best_restart(
-    starts: Iterable[S],
-    run: Callable[[int, S, CheckpointSlot], R],
-    run_type: type[R],
-    checkpoints: Checkpoints,
-    running: Schema,
-    result: Schema,
-) -> tuple[R, tuple[RunSummary, ...]]:
-    """One run after the other, from every start: the one of lowest objective, and all in brief.
-
-    `running` and `result` are the schemas of a run's state and of its result.
-    """
-    state = checkpoints.resumed
-    ended: list[RunSummary] = []
-    best: R | None = None
-    if state is not None:
-        validate_state(state, {"ended": [SUMMARY], "best": (None, result), "run": running})
-        validate_state(state, lambda state: bool(state["ended"]) == (state["best"] is not None))
-        ended = [from_state(RunSummary, summary) for summary in state["ended"]]
-        best = None if state["best"] is None else from_state(run_type, state["best"])
-    skipped = len(ended)
-    for number, start in enumerate(starts):
-        if number < skipped:
-            continue
-
-        def keep(
-            inside: State, ended: Sequence[RunSummary] = tuple(ended), best: R | None = best
-        ) -> None:
-            checkpoints.keep(
-                {
-                    "ended": [asdict(summary) for summary in ended],
-                    "best": None if best is None else as_state(best),
-                    "run": inside,
-                }
-            )
-
-        resumed = state["run"] if state is not None and number == skipped else None
-        ending = run(number, start, CheckpointSlot(resumed, keep))
-        ended.append(RunSummary.of(ending))
-        if best is None or ending.history[-1] < best.history[-1]:
-            best = ending
-    assert best is not None
-    return best, tuple(ended)
-
-
-def refuse_many_seeds(seeds: Sequence[int], checkpoints: Checkpoints) -> None:
-    """Runs of many seeds come one after the other here, and only the last would be kept."""
-    if len(seeds) > 1 and checkpoints is not NO_CHECKPOINTS:
-        raise InputError("checkpoints are for one seed at a time")
+        ends[number] = RunSummary.of(ends[number])
 
 
 def kernel_weights(stack: KernelStack, kernel: str) -> Floats:
@@ -425,22 +500,32 @@ def kernel_weights(stack: KernelStack, kernel: str) -> Floats:
     )
 
 
+@contextmanager
+def fused_kernel(stack: KernelStack, weights: Floats) -> Iterator[FusedKernel]:
+    """Σ weights_i K^i, for as long as it is needed."""
+    kernel = stack.fuse(weights)
+    try:
+        yield kernel
+    finally:
+        kernel.release()
+
+
 def _kernel(stack: KernelStack, name: str) -> FusedKernel:
     if name == MEAN:
         return stack.fuse(kernel_weights(stack, MEAN))
     return stack.single(stack.names.index(name))
 
 
-def warn_if_one_kernel_has_it_all(names: Sequence[str], w: Floats, method: str) -> None:
-    """Say so when the others hardly count."""
-    top = int(w.argmax())
-    if len(w) > 1 and w[top] > 0.9:
+def _warn_if_one_kernel_has_it_all(names: Sequence[str], weights: Floats, method: str) -> None:
+    shares = weights / weights.sum()
+    top = int(shares.argmax())
+    if len(shares) > 1 and shares[top] > 0.9:
         warnings.warn(
-            f"kernel {names[top]} has {w[top]:.0%} of the weight: {method} favours the kernel that "
-            "is easiest to reproduce, which need not be the best; compare with KCF on the mean of "
-            "the kernels, or leave it out",
+            f"kernel {names[top]} has {shares[top]:.0%} of the weight: {method} favours the kernel "
+            "that is easiest to reproduce, which need not be the best; compare with KCF on the "
+            "mean of the kernels, or leave it out",
             NumericsWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -48,25 +47,6 @@ class _NoCheckpoints:
 NO_CHECKPOINTS = _NoCheckpoints()
 
 
-@dataclass(frozen=True)
-class CheckpointSlot:
-    """One run's part in the checkpoints of its fit.
-
-    Attributes
-    ----------
-    resumed : State or None
-        Where the run resumes; None at its start.
-    keep : callable
-        Gets the run's state after every iteration that was not the last.
-    """
-
-    resumed: State | None = None
-    keep: Callable[[State], object] = NO_CHECKPOINTS.keep
-
-
-NEW_RUN = CheckpointSlot()
-
-
 class SharedCheckpoints:
     """The checkpoints of runs that share sweeps.
 
@@ -92,9 +72,9 @@ class SharedCheckpoints:
         self._checkpoints = checkpoints
         self._current: dict[int, State] = {}
 
-    def slot(self, number: int) -> CheckpointSlot:
-        """For run `number`."""
-        return CheckpointSlot(self._running.get(number), partial(self._current.__setitem__, number))
+    def slot(self, number: int) -> tuple[State | None, Callable[[State], object]]:
+        """Where run `number` resumes, and the function that keeps its states."""
+        return self._running.get(number), partial(self._current.__setitem__, number)
 
     def before_round(self, results: Mapping[int, object], batch: range) -> None:
         """Keep the states if there is one of every unfinished run of a batch."""

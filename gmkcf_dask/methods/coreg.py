@@ -1,8 +1,9 @@
 """Coreg: co-regularised spectral clustering, centroid form (Kumar, Rai, Daumé 2011).
 
 maximise Σ_v tr(U_vᵀ L_v U_v) + λ Σ_v tr(U_vU_vᵀ U*U*ᵀ) over orthonormal U_v and U*, where
-L_v = D_v^-½ K^v D_v^-½. In slot: U_v = top-k eigenvectors of L_v + λ U*U*ᵀ, U* = left singular
-vectors of [U_1 … U_m]. K-means on the rows of U* at unit length.
+L_v = D_v^-½ K^v D_v^-½. In turn: U_v = top-k eigenvectors of L_v + λ U*U*ᵀ, U* = left singular
+vectors of [U_1 … U_m]. K-means or spherical k-means on the rows of U* at unit length. L_v is K^v/λ₁
+for a kernel known by factors of mixed signs, as in spectral clustering.
 
 All kernels share every sweep: one for the degrees, one (up to 1,000 samples) or at most 60 for the
 first U_v, then at most 60 in each of ten rounds, which start from the last U_v and U* and need few.
@@ -12,15 +13,17 @@ The history holds the negative of the sum above, so it falls.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from gmkcf_dask.compute.blas import one_blas_thread
-from gmkcf_dask.compute.operators import KernelStack
+from gmkcf_dask.compute.eigen import DIRECT, Eigenpairs, Matrix, fix_signs, leading_eigenpairs
+from gmkcf_dask.compute.lockstep import SolverSteps, multiply_by_each, run_in_lockstep
+from gmkcf_dask.compute.operators import FusedKernel, KernelStack
 from gmkcf_dask.events import IterationDone, Listener, ignore
-from gmkcf_dask.methods.assign import kmeans
+from gmkcf_dask.methods.assign import check_assign, cluster_rows
 from gmkcf_dask.methods.base import (
     Clustering,
     MultipleKernelMethod,
@@ -30,15 +33,9 @@ from gmkcf_dask.methods.base import (
     no_weights,
 )
 from gmkcf_dask.methods.checkpointing import NO_CHECKPOINTS, Checkpoints
-from gmkcf_dask.methods.eigen import (
-    DIRECT,
-    Eigenpairs,
-    Matrix,
-    fix_signs,
-    leading_eigenpairs,
-)
-from gmkcf_dask.methods.lockstep import multiply_by_each, run_in_lockstep
-from gmkcf_dask.methods.spectral import laplacian_of, unit_rows, warn_not_converged
+from gmkcf_dask.methods.defaults import Assign
+from gmkcf_dask.methods.spectral import embed, laplacian_of, warn_not_converged
+from gmkcf_dask.methods.spherical import unit_rows
 from gmkcf_dask.system.arrays import Floats
 
 
@@ -53,14 +50,18 @@ class Coreg(MultipleKernelMethod):
         How strongly the kernels are drawn to their consensus.
     max_iter : int
         Rounds; fewer when the consensus no longer moves beyond rounding.
+    assign : {"kmeans", "spherical"}
+        How rows of the embedding become labels, see `assign`.
     """
 
     name: ClassVar[str] = "coreg"
     n_clusters: int
     lam: float = 0.1
     max_iter: int = 10
+    assign: Assign = "kmeans"
 
     def __post_init__(self) -> None:
+        check_assign(self.assign, self.name, concepts=False)
         check_whole(n_clusters=self.n_clusters, max_iter=self.max_iter)
         check_positive(lam=self.lam)
 
@@ -73,22 +74,22 @@ class Coreg(MultipleKernelMethod):
     ) -> list[Clustering]:
         self.check_samples(stack.n_samples)
         with one_blas_thread():
-            found = consensus(stack, self.n_clusters, self.lam, self.max_iter, listen)
-        m, rows = len(stack.names), unit_rows(found.vectors)
+            run = consensus(stack, self.n_clusters, self.lam, self.max_iter, listen)
+        m, rows = len(stack.names), unit_rows(run.vectors)
         return [
             Clustering(
                 labels,
                 np.full(m, 1.0 / m),
                 stack.names,
-                found.history,
-                found.converged,
-                (RunSummary.of(found),),
+                run.history,
+                run.converged,
+                (RunSummary.of(run),),
                 seed,
-                {"embedding": rows, "centres": centres},
+                {"embedding": rows, **places},
                 weights_history=no_weights(m),
             )
             for seed in seeds
-            for labels, centres in [kmeans(rows, self.n_clusters, seed)]
+            for labels, places in [cluster_rows(rows, self.n_clusters, seed, self.assign)]
         ]
 
 
@@ -107,7 +108,7 @@ def consensus(
     """U* after at most `max_iter` rounds."""
     m = len(stack.names)
     multiply = multiply_by_each(stack, range(m))
-    setup = [laplacian_of(stack.single(v), "symmetric") for v in range(m)]
+    setup = [_normalized(stack.single(v), k, stack.error_floor) for v in range(m)]
     matrices, known = zip(*run_in_lockstep(setup, multiply), strict=True)
 
     def solve(
@@ -126,7 +127,7 @@ def consensus(
     converged = False
     for round_ in range(1, max_iter + 1):
         last = centre
-        pulled = [Matrix(A.scale, A.shift, A.kernel_diagonal, centre, lam) for A in matrices]
+        pulled = [replace(A, pull=centre, lam=lam) for A in matrices]
         warm = [np.hstack([view.vectors, centre]) for view in views]
         views = solve(pulled, warm, 0, round_)
         affinities = [
@@ -145,6 +146,14 @@ def consensus(
         if not view.converged:
             warn_not_converged(view, f"kernel {name}")
     return Consensus(centre, tuple(history), converged)
+
+
+def _normalized(kernel: FusedKernel, k: int, rounding: float) -> SolverSteps[tuple[Matrix, Floats]]:
+    """L_v, whose largest eigenvalue is 1, and guesses of its leading eigenvectors."""
+    if not kernel.signed_factors:
+        return (yield from laplacian_of(kernel, "symmetric"))
+    found = yield from embed(kernel, k, "symmetric", rounding)
+    return Matrix(found.scale, np.zeros(len(found.scale)), kernel.diagonal()), found.vectors
 
 
 def _centre(vectors: Sequence[Floats], k: int) -> tuple[Floats, float]:

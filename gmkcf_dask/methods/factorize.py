@@ -11,20 +11,23 @@ from typing import Literal, get_args
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from gmkcf_dask.compute.operators import FusedKernel
-from gmkcf_dask.errors import InputError, NotPositiveError, NumericsError, NumericsWarning
-from gmkcf_dask.methods import checkpointing, updates
-from gmkcf_dask.methods.base import check_whole, no_weights
-from gmkcf_dask.methods.checkpointing import Schema, State, as_state
-from gmkcf_dask.methods.init import Init, Start, make_starts
-from gmkcf_dask.methods.lockstep import (
+from gmkcf_dask.compute.lockstep import (
     SCALE_THEM,
     ProductRequest,
     Products,
     SolverSteps,
     refuse_nonfinite,
 )
-from gmkcf_dask.system.arrays import Floats
+from gmkcf_dask.compute.operators import FusedKernel
+from gmkcf_dask.errors import InputError, NotPositiveError, NumericsError, NumericsWarning
+from gmkcf_dask.events import Listener, StageProgress
+from gmkcf_dask.methods import checkpointing, updates
+from gmkcf_dask.methods.assign import check_assign, cluster_rows
+from gmkcf_dask.methods.base import RestartedMethod, check_whole, no_weights
+from gmkcf_dask.methods.checkpointing import Schema, State, as_state
+from gmkcf_dask.methods.defaults import Assign
+from gmkcf_dask.methods.init import Init, Start, make_starts
+from gmkcf_dask.system.arrays import Floats, Labels
 
 Solver = Literal["paper", "accelerated"]
 
@@ -124,12 +127,49 @@ class Factorization:
         refuse_nonfinite(U=self.U, V=self.V)
 
     @property
+    def weights(self) -> Floats:
+        return self.w
+
+    @property
     def n_iter(self) -> int:
         return len(self.history) - 1
 
     @property
     def objective(self) -> float:
         return self.history[-1]
+
+
+@dataclass(frozen=True)
+class FactorizationMethod(SolverOptions, RestartedMethod[Start | None, Factorization]):
+    """A method that clusters the rows of V.
+
+    Parameters
+    ----------
+    assign : {"kmeans", "spherical", "argmax"}
+        How rows of V become labels, see `assign`.
+    """
+
+    run_type = Factorization
+    assign: Assign = "kmeans"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_assign(self.assign, self.name, concepts=True)
+
+    def check_samples(self, n: int) -> None:
+        super().check_samples(n)
+        self.starts(n, 0)
+
+    def conclude(
+        self, run: Factorization, seed: int, listen: Listener
+    ) -> tuple[Labels, dict[str, Floats]]:
+        listen(StageProgress("k-means", 0, 1, unit="clusterings"))
+        labels, places = cluster_rows(run.V, self.n_clusters, seed, self.assign)
+        listen(StageProgress("k-means", 1, 1, unit="clusterings"))
+        assert run.UtKU is not None
+        assert run.diagonal is not None
+        factors = {"U": run.U, "V": run.V, **places}
+        return labels, {**factors, "UtKU": run.UtKU, "diagonal": run.diagonal}
 
 
 def factorization_schema(n: int, k: int, m: int, *, finished: bool) -> Schema:
@@ -200,14 +240,9 @@ class Iterate:
     @classmethod
     def of_state(cls, state: State) -> Iterate:
         """From a checkpoint."""
-        KU, KV, seen = Products(**state["KU"]), state["KV"], state["seen"]
-        rest = {name: state[name] for name in ("U", "V", "before", "pace")}
-        return cls(
-            KU=KU,
-            KV=None if KV is None else Products(**KV),
-            seen=state["V"] if seen is None else seen,
-            **rest,
-        )
+        KV, seen = state["KV"], state["seen"]
+        parts = {"KU": Products(**state["KU"]), "KV": None if KV is None else Products(**KV)}
+        return cls(**{**state, **parts, "seen": state["V"] if seen is None else seen})
 
     def objective(self, trace: float) -> float:
         """J, from products at hand."""
@@ -217,8 +252,7 @@ class Iterate:
 
 def multiply(kernel: FusedKernel, Z: Floats) -> SolverSteps[Products]:
     """The products a step needs, in one sweep."""
-    answer = yield ProductRequest(Z, split=not kernel.nonnegative)
-    return answer
+    return (yield ProductRequest(Z, split=not kernel.nonnegative))
 
 
 def multiply_both(
@@ -334,10 +368,12 @@ def finish(
 ) -> Factorization:
     """Exact V if wanted, then columns scaled so that diag(UᵀK_wU) = 1; KU is K_wU of the final w.
 
-    K-means sees V, so the scale of its columns matters; J does not change with it.
+    Clusters are of rows of V, so the scale of its columns matters; J does not change with it.
     """
     UtKU = symmetric_product(run.U, KU)
-    V = updates.solve_V(KU, UtKU, run.V) if polish else run.V
+    V = run.V
+    if polish:
+        V = updates.with_direction(updates.solve_V(KU, UtKU, run.V), KU, UtKU)
     if polish and updates.is_indefinite(UtKU):
         warnings.warn(
             "there is no best V, the last iterate has a say in it: the fused kernel is not "
@@ -355,11 +391,3 @@ def finish(
         )
     s = updates.column_scale(UtKU)
     return replace(run, U=run.U / s, V=V * s, UtKU=UtKU / np.outer(s, s), diagonal=diagonal)
-
-
-def factors_of(run: Factorization, centres: Floats) -> dict[str, Floats]:
-    """What a finished run leaves: its factors, and all that a new sample is placed with."""
-    assert run.UtKU is not None
-    assert run.diagonal is not None
-    products = {"UtKU": run.UtKU, "diagonal": run.diagonal}
-    return {"U": run.U, "V": run.V, "centres": centres, **products}

@@ -18,35 +18,26 @@ from typing import ClassVar
 
 import numpy as np
 
-from gmkcf_dask.compute.blas import one_blas_thread
+from gmkcf_dask.compute.lockstep import run_solver
 from gmkcf_dask.compute.operators import KernelStack
 from gmkcf_dask.errors import NumericsWarning
-from gmkcf_dask.events import IterationDone, Listener, StageProgress, ignore
+from gmkcf_dask.events import Listener
 from gmkcf_dask.methods import checkpointing, updates
 from gmkcf_dask.methods.accelerate import WeightStep, iterate
-from gmkcf_dask.methods.assign import kmeans
 from gmkcf_dask.methods.base import (
-    Clustering,
-    MultipleKernelMethod,
-    best_restart,
-    no_weights,
-    refuse_many_seeds,
-    warn_if_one_kernel_has_it_all,
-)
-from gmkcf_dask.methods.checkpointing import (
     NEW_RUN,
-    NO_CHECKPOINTS,
-    Checkpoints,
-    CheckpointSlot,
-    Schema,
-    State,
+    RunContext,
+    WeightLearningMethod,
+    fused_kernel,
+    no_weights,
 )
+from gmkcf_dask.methods.checkpointing import Schema, State
 from gmkcf_dask.methods.factorize import (
     Factorization,
+    FactorizationMethod,
     SolverOptions,
     begin,
     factorization_schema,
-    factors_of,
     finish,
     has_risen,
     refuse_negative,
@@ -54,79 +45,43 @@ from gmkcf_dask.methods.factorize import (
     warn_not_converged,
 )
 from gmkcf_dask.methods.init import Start, spectral_start
-from gmkcf_dask.methods.lockstep import run_solver
 from gmkcf_dask.system.arrays import Floats
 
 
 @dataclass(frozen=True)
-class Gmkcf(SolverOptions, MultipleKernelMethod):
-    """Concept factorization with learned kernel weights, and K-means on V."""
+class Gmkcf(FactorizationMethod, WeightLearningMethod[Start | None, Factorization]):
+    """Concept factorization with learned kernel weights, and clusters of rows of V."""
 
     name: ClassVar[str] = "gmkcf"
-    run_type = Factorization
 
-    def check_samples(self, n: int) -> None:
-        super().check_samples(n)
-        self.starts(n, 0)
+    def run(self, stack: KernelStack, start: Start | None, context: RunContext) -> Factorization:
+        return gmkcf(stack, start, self, context)
 
-    def fit(
-        self,
-        stack: KernelStack,
-        seeds: Sequence[int],
-        listen: Listener = ignore,
-        checkpoints: Checkpoints = NO_CHECKPOINTS,
-    ) -> list[Clustering]:
-        self.check_samples(stack.n_samples)
-        refuse_many_seeds(seeds, checkpoints)
-        found: list[Clustering] = []
-        for seed in seeds:
-            if found and not self.seeded:  # only K-means differs
-                labels, centres = kmeans(found[0].V, self.n_clusters, seed)
-                factors = {**found[0].factors, "centres": centres}
-                found.append(replace(found[0], labels=labels, seed=seed, factors=factors))
-            else:
-                found.append(self._fit_seed(stack, seed, listen, checkpoints))
-        return found
+    def finish(self, stack: KernelStack, run: Factorization) -> Factorization:
+        fused = stack.fuse(run.w**2, keep=False)
+        return finish(run, fused.matmul(run.U), polish=self.polish, diagonal=fused.diagonal())
 
-    def _fit_seed(
-        self, stack: KernelStack, seed: int, listen: Listener, checkpoints: Checkpoints
-    ) -> Clustering:
-        def run(number: int, start: Start | None, slot: CheckpointSlot) -> Factorization:
-            return gmkcf(stack, start, self, listen, (number, self.n_init), slot)
-
-        starts = self.starts(stack.n_samples, seed)
-        with one_blas_thread():
-            n, k, m = stack.n_samples, self.n_clusters, len(stack.names)
-            running = _state_schema(n, k, stack.names)
-            ended = factorization_schema(n, k, m, finished=False)
-            best, runs = best_restart(starts, run, Factorization, checkpoints, running, ended)
-            fused = stack.fuse(best.w**2, keep=False)
-            KU, diagonal = fused.matmul(best.U), fused.diagonal()
-            done = finish(best, KU, polish=self.polish, diagonal=diagonal)
-        warn_if_one_kernel_has_it_all(stack.names, done.w, "GMKCF")
-        listen(StageProgress("k-means", 0, 1, unit="clusterings"))
-        labels, centres = kmeans(done.V, self.n_clusters, seed)
-        listen(StageProgress("k-means", 1, 1, unit="clusterings"))
-        return Clustering(
-            labels,
-            done.w,
-            stack.names,
-            done.history,
-            done.converged,
-            runs,
-            seed,
-            factors_of(done, centres),
-            weights_history=done.weights_history,
-        )
+    def state_schemas(self, n: int, names: Sequence[str]) -> tuple[Schema, Schema]:
+        k, m = self.n_clusters, len(names)
+        running: Schema = {
+            "U": checkpointing.array(n, k, low=0),
+            "V": checkpointing.array(n, k, low=0),
+            "w": checkpointing.weights(m),
+            "before": (None, checkpointing.array(n, k)),
+            "pace": checkpointing.number,
+            "history": checkpointing.history,
+            "floored": [lambda name: name in names],
+            "gain": checkpointing.number,
+            "weights_history": checkpointing.weights_history(m),
+        }
+        return running, factorization_schema(n, k, m, finished=False)
 
 
 def gmkcf(
     stack: KernelStack,
     start: Start | None,
     options: SolverOptions,
-    listen: Listener = ignore,
-    restart: tuple[int, int] = (0, 1),
-    slot: CheckpointSlot = NEW_RUN,
+    context: RunContext = NEW_RUN,
 ) -> Factorization:
     """One run from one start, factors not yet scaled.
 
@@ -135,32 +90,23 @@ def gmkcf(
     stack : KernelStack
     start : (U0, V0), each of shape (n, k); None for the spectral start
     options : SolverOptions
-    listen : callable
-        Gets an `IterationDone` after every iteration.
-    restart : (number, total)
-        Which of several runs this is, for the events.
-    slot : CheckpointSlot
-        Where the run goes on, if not at its start, and who keeps its states.
     """
     floor = stack.error_floor * stack.traces
-    state = slot.resumed or _first_state(stack, start, options, listen)
+    state = context.resumed or _first_state(stack, start, options, context.listen)
     U, V, w, before, pace = (state[name] for name in ("U", "V", "w", "before", "pace"))
     history: list[float] = list(state["history"])
     weights_history: list[Floats] = list(state["weights_history"])
     floored: set[str] = set(state["floored"])
     weight_step = WeightStep(stack.products_per_weight_step, state["gain"])
     converged = risen = False
-    for iteration in range(max(1, len(history)), options.max_iter + 1):
-        fused = stack.fuse(w**2)
-        try:
+    for _ in range(max(1, len(history)), options.max_iter + 1):
+        with fused_kernel(stack, w**2) as fused:
             at = run_solver(begin(fused, (U, V), before, pace), fused)
             if not history:
                 history.append(at.objective(fused.trace))
                 weights_history.append(w)
             at = run_solver(iterate(fused, at, options, weight_step), fused)
             U, V, before, pace = at.U, at.V, at.before, at.pace
-        finally:
-            fused.release()
 
         e = stack.errors(U, V)
         trace = float(w**2 @ stack.traces)
@@ -173,18 +119,13 @@ def gmkcf(
         weight_step = replace(weight_step, gain=J_before - J)
         history.append(J)
         weights_history.append(w)
-        change = (J_old - J) / J if J > 0 else 0.0
-        listen(
-            IterationDone(
-                *restart, iteration, options.max_iter, J, change, options.tol, tuple(map(float, w))
-            )
-        )
+        context.report(history, options.max_iter, w, options.tol)
         trace = float(w**2 @ stack.traces)
         risen = has_risen(J_old, J, trace, stack.error_floor)
         converged = not risen and should_stop(J_old, J, trace, options.tol)
         if risen or converged:
             break
-        slot.keep(
+        context.keep(
             {
                 "U": U,
                 "V": V,
@@ -199,7 +140,7 @@ def gmkcf(
         )
     if not converged:
         warn_not_converged(options, history, risen=risen, what="GMKCF")
-    if floored:
+    if 0 < len(floored) < len(stack.names):  # all of them draw nothing from one another
         warnings.warn(
             f"the reconstruction error of {', '.join(sorted(floored))} fell to its floor of "
             f"{stack.error_floor:g} of the trace: k concepts reproduce these kernels exactly, or "
@@ -211,33 +152,15 @@ def gmkcf(
     return Factorization(U, V, w, tuple(history), converged, np.array(weights_history))
 
 
-def _state_schema(n: int, k: int, names: Sequence[str]) -> Schema:
-    return {
-        "U": checkpointing.array(n, k, low=0),
-        "V": checkpointing.array(n, k, low=0),
-        "w": checkpointing.weights(len(names)),
-        "before": (None, checkpointing.array(n, k)),
-        "pace": checkpointing.number,
-        "history": checkpointing.history,
-        "floored": [lambda name: name in names],
-        "gain": checkpointing.number,
-        "weights_history": checkpointing.weights_history(len(names)),
-    }
-
-
 def _first_state(
     stack: KernelStack, start: Start | None, options: SolverOptions, listen: Listener
 ) -> State:
     m = len(stack.names)
     w = np.full(m, 1.0 / m)
-    U, V = _spectral_start(stack, w, options.n_clusters, listen) if start is None else start
+    if start is None:
+        with fused_kernel(stack, w**2) as fused:
+            steps = spectral_start(fused, options.n_clusters, stack.error_floor, listen)
+            start = run_solver(steps, fused)
+    U, V = start
     rest: State = {"before": None, "pace": 1.0, "history": (), "floored": (), "gain": 0.0}
     return {"U": U, "V": V, "w": w, "weights_history": no_weights(m), **rest}
-
-
-def _spectral_start(stack: KernelStack, w: Floats, k: int, listen: Listener) -> Start:
-    fused = stack.fuse(w**2)
-    try:
-        return run_solver(spectral_start(fused, k, stack.error_floor, listen), fused)
-    finally:
-        fused.release()

@@ -9,18 +9,23 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from gmkcf_dask.compute.lockstep import SolverSteps
 from gmkcf_dask.compute.operators import FusedKernel
 from gmkcf_dask.errors import InputError, NumericsWarning
 from gmkcf_dask.events import Listener, ignore
-from gmkcf_dask.methods.assign import kmeans_labels
+from gmkcf_dask.methods.assign import kmeans_labels, place_rows
 from gmkcf_dask.methods.base import check_whole
-from gmkcf_dask.methods.lockstep import SolverSteps
-from gmkcf_dask.methods.spectral import embed, unit_rows
+from gmkcf_dask.methods.spectral import (
+    DegreesError,
+    Embedding,
+    eigenpairs_of_kernel,
+    embed,
+    embedding_by_kernel,
+)
+from gmkcf_dask.methods.spherical import spherical_kmeans, unit_rows
 from gmkcf_dask.system.arrays import Floats
 
 Start = tuple[Floats, Floats]
-
-
 Init = Literal["random", "spectral"] | tuple[npt.ArrayLike, npt.ArrayLike]
 LIFT = 0.2
 """What is added to every entry of a spectral start, relative to a full membership of 1."""
@@ -42,19 +47,38 @@ def make_starts(n: int, k: int, seed: int, n_init: int, init: Init) -> Iterable[
             raise InputError(f"init must be 'random', 'spectral' or a pair (U0, V0), not {init!r}")
         start = given_start(*init, n, k)
     if n_init != 1:
-        raise InputError("n_init must be 1 with a given start: every restart would be the same")
+        raise InputError(
+            "n_init must be 1 with a spectral or given start, from which every restart would be "
+            "the same: use init='random' for restarts"
+        )
     return [start]
 
 
 def spectral_start(
     kernel: FusedKernel, k: int, rounding: float, listen: Listener = ignore
 ) -> SolverSteps[Start]:
-    """Normalised-cut eigenvectors, rotated towards memberships and made non-negative.
+    """Eigenvectors of spectral clustering, rotated towards memberships and made non-negative.
 
-    Nothing depends on a seed. Sweeps as in spectral clustering.
+    Where degrees are not positive, those of the kernel itself, as for signed factors. Nothing
+    depends on a seed. Sweeps as in spectral clustering.
     """
-    found = yield from embed(kernel, k, "symmetric", rounding, listen=listen, must_converge=False)
-    return start_from_vectors(found.vectors)
+    try:
+        steps = embed(kernel, k, "symmetric", rounding, listen=listen, must_converge=False)
+        found = yield from steps
+    except DegreesError:  # a start needs no cut
+        pairs = yield from eigenpairs_of_kernel(kernel, k, rounding, listen=listen)
+        return start_by_kernel(embedding_by_kernel(pairs, k))
+    return start_by_kernel(found) if kernel.signed_factors else start_from_vectors(found.vectors)
+
+
+def start_by_kernel(found: Embedding) -> Start:
+    """U0 and V0 from eigenvectors E of K/λ₁, clustered by direction in the coordinates EΛ^½.
+
+    Inner products of these coordinates approximate K best.
+    """
+    rows = unit_rows(found.vectors * np.sqrt(np.maximum(1.0 - found.eigenvalues, 0.0)))
+    centres = spherical_kmeans(rows, rows.shape[1], seed=0)
+    return start_from_members(rows, place_rows(rows, "spherical", centres)[0])
 
 
 def start_from_vectors(vectors: Floats) -> Start:
@@ -71,8 +95,9 @@ def start_from_vectors(vectors: Floats) -> Start:
 
 
 def start_from_members(rows: Floats, labels: npt.NDArray[np.int32]) -> Start:
-    """U0 and V0 from unit rows, shape (n, k), and the clusters they were found to be in."""
+    """U0 and V0 from unit rows, shape (n, k), and the clusters they are in; −1 for none."""
     members = np.eye(rows.shape[1])[labels]
+    members[labels < 0] = 0.0
     left, _, right = np.linalg.svd(rows.T @ (members / np.maximum(members.sum(axis=0), 1.0)))
     V = np.maximum(rows @ (left @ right), 0.0) + LIFT
     return V / V.sum(axis=0), V

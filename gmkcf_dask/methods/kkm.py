@@ -10,18 +10,19 @@ run then ends.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from sklearn.exceptions import ConvergenceWarning
 
+from gmkcf_dask.compute.lockstep import ProductRequest, SolverSteps
 from gmkcf_dask.compute.operators import FusedKernel
 from gmkcf_dask.errors import NumericsWarning
-from gmkcf_dask.events import IterationDone, Listener
+from gmkcf_dask.events import Listener
 from gmkcf_dask.methods import checkpointing
-from gmkcf_dask.methods.base import SingleKernelMethod, check_whole, no_weights
-from gmkcf_dask.methods.checkpointing import CheckpointSlot, Schema
+from gmkcf_dask.methods.base import RunContext, SingleKernelMethod, check_whole, no_weights
+from gmkcf_dask.methods.checkpointing import Schema
 from gmkcf_dask.methods.kmeans_steps import (
     KMeansRun,
     assign,
@@ -31,7 +32,6 @@ from gmkcf_dask.methods.kmeans_steps import (
     kmeans_run_schema,
     random_centres,
 )
-from gmkcf_dask.methods.lockstep import ProductRequest, SolverSteps
 from gmkcf_dask.system.arrays import Floats, Labels
 
 
@@ -66,18 +66,16 @@ class Kkm(SingleKernelMethod[Floats, KMeansRun]):
         start: Floats,
         weights: Floats,
         rounding: float,
-        listen: Listener,
-        restart: tuple[int, int],
-        slot: CheckpointSlot,
+        context: RunContext,
     ) -> SolverSteps[KMeansRun]:
         C, k, diagonal = start, self.n_clusters, kernel.diagonal()
         labels: Labels | None = None
         history: list[float] = []
         assigned: tuple[Floats, Floats] | None = None  # centres of the last labels, and norms
-        if slot.resumed is not None:
-            labels, history = slot.resumed["labels"], list(slot.resumed["history"])
-            assigned = slot.resumed["C"], slot.resumed["norms"]
-            C = indicator(slot.resumed["labels"], k)
+        if context.resumed is not None:
+            labels, history = context.resumed["labels"], list(context.resumed["history"])
+            assigned = context.resumed["C"], context.resumed["norms"]
+            C = indicator(context.resumed["labels"], k)
         converged = risen = False
         for iteration in range(len(history), self.max_iter + 1):
             products = yield ProductRequest(C)
@@ -86,22 +84,17 @@ class Kkm(SingleKernelMethod[Floats, KMeansRun]):
             risen = bool(history) and value - history[-1] > 100 * rounding * kernel.trace
             if risen:
                 break
-            found, _ = assign(d)
+            new_labels, _ = assign(d)
             history.append(value)
             if iteration:
-                change = (history[-2] - value) / value if value > 0 else 0.0
-                listen(
-                    IterationDone(
-                        *restart, iteration, self.max_iter, value, change, 0.0, tuple(weights)
-                    )
-                )
-            converged = labels is not None and bool((found == labels).all())
-            labels, assigned = found, (C, centre_norms(C, products.full))
+                context.report(history, self.max_iter, weights)
+            converged = labels is not None and bool((new_labels == labels).all())
+            labels, assigned = new_labels, (C, centre_norms(C, products.full))
             if converged:
                 break
             C = indicator(labels, k)
             kept = {"C": assigned[0], "norms": assigned[1]}
-            slot.keep({"labels": labels, "history": tuple(history), **kept})
+            context.keep({"labels": labels, "history": tuple(history), **kept})
         assert labels is not None
         assert assigned is not None
         if risen:
@@ -121,7 +114,7 @@ class Kkm(SingleKernelMethod[Floats, KMeansRun]):
         constant = no_weights(len(weights))
         return KMeansRun(labels, weights, tuple(history), converged, constant, *assigned, weights)
 
-    def state_schemas(self, n: int, m: int) -> tuple[Schema, Schema]:
+    def state_schemas(self, n: int, names: Sequence[str]) -> tuple[Schema, Schema]:
         k = self.n_clusters
         running: Schema = {
             "labels": checkpointing.labels(n, k),
@@ -129,7 +122,9 @@ class Kkm(SingleKernelMethod[Floats, KMeansRun]):
             "C": checkpointing.array(n, k, low=0),
             "norms": checkpointing.array(k),
         }
-        return running, kmeans_run_schema(n, k, m)
+        return running, kmeans_run_schema(n, k, len(names))
 
-    def conclude(self, run: KMeansRun, seed: int) -> tuple[Labels, dict[str, Floats]]:
+    def conclude(
+        self, run: KMeansRun, seed: int, listen: Listener
+    ) -> tuple[Labels, dict[str, Floats]]:
         return run.labels, run.factors

@@ -2,7 +2,7 @@
 
 A new sample x is known by its row of the fused kernel against the training samples. Products of
 that row with a few columns are all a method needs; `representation` makes the sample's row in the
-method's own terms of them, and `distances` compares it with the centres of the clusters.
+method's own terms of them, and `place` gives it the label that a row of the fit would have.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ import numpy as np
 
 from gmkcf_dask.compute.cross_products import CrossProducts, TrainingFactors
 from gmkcf_dask.errors import InputError
-from gmkcf_dask.methods.assign import squared_distances
+from gmkcf_dask.methods.assign import nearest, place_rows, sureness
 from gmkcf_dask.methods.base import Clustering, Method
+from gmkcf_dask.methods.defaults import Assign
+from gmkcf_dask.methods.factorize import FactorizationMethod
 from gmkcf_dask.methods.kmeans_steps import distances_to
-from gmkcf_dask.methods.spectral import Sc, unit_rows
-from gmkcf_dask.methods.updates import lacks_rank, solve_V
-from gmkcf_dask.system.arrays import Floats
+from gmkcf_dask.methods.spectral import Sc
+from gmkcf_dask.methods.spherical import unit_rows
+from gmkcf_dask.methods.updates import lacks_rank, solve_V, with_direction
+from gmkcf_dask.system.arrays import Floats, Labels
 
 _SMALLEST_SHARE = 1e-9
 """Of the sample's degree: what is divided by is at least that far from 0."""
@@ -50,29 +53,37 @@ class Extension(ABC):
         """Rows of the new samples, shape (len, r)."""
 
     @abstractmethod
-    def distances(self, rows: Floats) -> Floats:
-        """Squared distances of such rows to the centres of the clusters, shape (len, k)."""
+    def place(self, rows: Floats) -> tuple[Labels, Floats]:
+        """Labels of such rows and how clearly they belong there, from 0 to 1. Shapes (len,)."""
 
     def __call__(self, seen: CrossProducts) -> Floats:
         return self.representation(seen)
 
 
 @dataclass(frozen=True)
-class ConceptExtension(Extension):
-    """v = argmin over v ≥ 0 of vᵀ(UᵀK_wU)v − 2vᵀb with b = k_w(x,·)U; nearest K-means centre.
+class RowExtension(Extension):
+    """Rows go to clusters by the rule of the fit."""
+
+    rule: Assign
+    centres: Floats | None
+
+    def place(self, rows: Floats) -> tuple[Labels, Floats]:
+        return place_rows(rows, self.rule, self.centres)
+
+
+@dataclass(frozen=True)
+class ConceptExtension(RowExtension):
+    """v = argmin over v ≥ 0 of vᵀ(UᵀK_wU)v − 2vᵀb with b = k_w(x,·)U.
 
     Where that leaves v open, because concepts coincide, the nearest training sample's row decides.
     """
 
     UtKU: Floats
-    centres: Floats
 
     def representation(self, seen: CrossProducts) -> Floats:
         b = seen.products
-        return solve_V(b, self.UtKU, np.zeros_like(b) if seen.nearest is None else seen.nearest)
-
-    def distances(self, rows: Floats) -> Floats:
-        return squared_distances(rows, self.centres)
+        given = np.zeros_like(b) if seen.nearest is None else seen.nearest
+        return with_direction(solve_V(b, self.UtKU, given), b, self.UtKU)
 
 
 @dataclass(frozen=True)
@@ -90,21 +101,16 @@ class CentreExtension(Extension):
         own = np.zeros(len(seen.products)) if seen.diagonal is None else seen.diagonal
         return distances_to(self.norms, own, seen.products)
 
-    def distances(self, rows: Floats) -> Floats:
-        return rows
+    def place(self, rows: Floats) -> tuple[Labels, Floats]:
+        return nearest(rows), sureness(rows)
 
 
 @dataclass(frozen=True)
-class SpectralExtension(Extension):
-    """Nyström: y = D_x^-½ k(x,·) D^-½E/λ at unit length, where D_x^-½ drops out; nearest centre."""
-
-    centres: Floats
+class SpectralExtension(RowExtension):
+    """Nyström: y = D_x^-½ k(x,·) D^-½E/λ at unit length, where D_x^-½ drops out."""
 
     def representation(self, seen: CrossProducts) -> Floats:
         return unit_rows(seen.products)
-
-    def distances(self, rows: Floats) -> Floats:
-        return squared_distances(rows, self.centres)
 
 
 @dataclass(frozen=True)
@@ -141,10 +147,11 @@ def extension_of(method: Method, found: Clustering) -> tuple[Extension, Training
     if name == "coreg":
         raise transductive_error(name)
     factors = found.factors
-    _refuse_missing(name, factors)
-    if name in ("gmkcf", "kcf"):
+    _refuse_missing(method, factors)
+    centres = factors.get("centres")
+    if isinstance(method, FactorizationMethod):
         weights = found.weights**2 if name == "gmkcf" else found.weights
-        extension = ConceptExtension(weights, factors["UtKU"], factors["centres"])
+        extension = ConceptExtension(weights, method.assign, centres, factors["UtKU"])
         if lacks_rank(factors["UtKU"]):
             return extension, TrainingFactors(factors["U"], factors["diagonal"], factors["V"])
         return extension, TrainingFactors(factors["U"])
@@ -153,25 +160,25 @@ def extension_of(method: Method, found: Clustering) -> tuple[Extension, Training
             factors["C"]
         )
     assert isinstance(method, Sc)
-    basis, centres = factors["extension"], factors["centres"]
+    basis, how = factors["extension"], (found.weights, method.assign, centres)
     if method.laplacian == "symmetric":
-        return SpectralExtension(found.weights, centres), TrainingFactors(basis)
+        return SpectralExtension(*how), TrainingFactors(basis)
     with_degree = np.hstack([basis, np.ones((len(basis), 1))])
-    values = factors["eigenvalues"]
-    return UnnormalizedExtension(found.weights, centres, values), TrainingFactors(with_degree)
+    return UnnormalizedExtension(*how, factors["eigenvalues"]), TrainingFactors(with_degree)
 
 
 _NEEDED = {
-    "gmkcf": ("U", "V", "UtKU", "diagonal", "centres"),
-    "kcf": ("U", "V", "UtKU", "diagonal", "centres"),
+    "gmkcf": ("U", "V", "UtKU", "diagonal"),
+    "kcf": ("U", "V", "UtKU", "diagonal"),
     "kkm": ("C", "norms", "fused_weights"),
     "rmkkm": ("C", "norms", "fused_weights"),
-    "sc": ("extension", "eigenvalues", "centres"),
+    "sc": ("extension", "eigenvalues"),
 }
 
 
-def _refuse_missing(name: str, factors: Mapping[str, Floats]) -> None:
-    missing = [factor for factor in _NEEDED[name] if factor not in factors]
+def _refuse_missing(method: Method, factors: Mapping[str, Floats]) -> None:
+    centres = ("centres",) if getattr(method, "assign", "argmax") != "argmax" else ()
+    missing = [name for name in (*_NEEDED[method.name], *centres) if name not in factors]
     if missing:
         raise InputError(
             f"the factors of this run lack {', '.join(missing)}, without which new samples cannot "

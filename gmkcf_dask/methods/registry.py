@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -41,3 +42,10 @@ def make_method(name: str, **parameters: Any) -> Method:
 def parameters_of(name: str) -> list[str]:
     """Names of a method's parameters."""
     return [field.name for field in fields(METHODS[name])]  # type: ignore[arg-type]
+
+
+def make_preset_method(name: str, preset: Mapping[str, Any], **parameters: Any) -> Method:
+    """A method with those values of a preset that it has parameters for; others win over them."""
+    own = parameters_of(name) if name in METHODS else []
+    usual = {parameter: value for parameter, value in preset.items() if parameter in own}
+    return make_method(name, **{**usual, **parameters})

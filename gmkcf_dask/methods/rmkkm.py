@@ -11,7 +11,7 @@ fusing. Mixed signs are no matter as long as the kernels are positive semi-defin
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,27 +19,13 @@ import numpy as np
 from scipy.special import logsumexp
 from sklearn.exceptions import ConvergenceWarning
 
-from gmkcf_dask.compute.blas import one_blas_thread
+from gmkcf_dask.compute.lockstep import ProductRequest, SolverSteps, multiply_by, run_in_lockstep
 from gmkcf_dask.compute.operators import KernelStack
 from gmkcf_dask.errors import HopelessInputError, InputError
-from gmkcf_dask.events import IterationDone, Listener, ignore
+from gmkcf_dask.events import Listener
 from gmkcf_dask.methods import checkpointing
-from gmkcf_dask.methods.base import (
-    Clustering,
-    MultipleKernelMethod,
-    best_restart,
-    check_whole,
-    refuse_many_seeds,
-    warn_if_one_kernel_has_it_all,
-)
-from gmkcf_dask.methods.checkpointing import (
-    NEW_RUN,
-    NO_CHECKPOINTS,
-    Checkpoints,
-    CheckpointSlot,
-    Schema,
-    matches,
-)
+from gmkcf_dask.methods.base import RunContext, WeightLearningMethod, check_whole, fused_kernel
+from gmkcf_dask.methods.checkpointing import Schema, matches
 from gmkcf_dask.methods.kmeans_steps import (
     KMeansRun,
     assign,
@@ -49,7 +35,6 @@ from gmkcf_dask.methods.kmeans_steps import (
     kmeans_run_schema,
     sample_centres,
 )
-from gmkcf_dask.methods.lockstep import ProductRequest, SolverSteps, multiply_by, run_in_lockstep
 from gmkcf_dask.system.arrays import Floats, Labels
 
 AT_CENTRE = 1e-10
@@ -62,7 +47,7 @@ RESTARTS = 2
 
 
 @dataclass(frozen=True)
-class Rmkkm(MultipleKernelMethod):
+class Rmkkm(WeightLearningMethod[np.random.SeedSequence, KMeansRun]):
     """Robust multiple kernel k-means.
 
     Parameters
@@ -99,62 +84,109 @@ class Rmkkm(MultipleKernelMethod):
         if not isinstance(self.gamma, float | np.floating) or not 0 < self.gamma < 1:
             raise InputError(f"gamma must be a number between 0 and 1, not {self.gamma!r}")
 
-    def fit(
-        self,
-        stack: KernelStack,
-        seeds: Sequence[int],
-        listen: Listener = ignore,
-        checkpoints: Checkpoints = NO_CHECKPOINTS,
-    ) -> list[Clustering]:
-        self.check_samples(stack.n_samples)
-        refuse_many_seeds(seeds, checkpoints)
-        if np.log(len(stack.names)) / self.gamma > np.log(LARGEST):
+    def starts(self, n: int, seed: int) -> Iterable[np.random.SeedSequence]:
+        return np.random.SeedSequence(seed).spawn(self.n_init)
+
+    def run(
+        self, stack: KernelStack, start: np.random.SeedSequence, context: RunContext
+    ) -> KMeansRun:
+        m, n, k = len(stack.names), stack.n_samples, self.n_clusters
+        if np.log(m) / self.gamma > np.log(LARGEST):
             raise HopelessInputError(
-                f"gamma={self.gamma:g} is too small for {len(stack.names)} kernels: equal weights "
+                f"gamma={self.gamma:g} is too small for {m} kernels: equal weights "
                 "would be m^(-1/gamma), which no number can hold; choose a larger gamma"
             )
-        return [self._fit_seed(stack, seed, listen, checkpoints) for seed in seeds]
+        rng = np.random.default_rng(start)
+        labels: Labels | None = None
+        history: list[float] = []
+        weights_history: list[Floats] = []
+        assigned: dict[str, Floats] = {}  # what the last labels came from
+        if context.resumed is not None:
+            w, labels, starts = (context.resumed[name] for name in ("w", "labels", "starts"))
+            assigned = context.resumed["assigned"]
+            history = list(context.resumed["history"])
+            weights_history = list(context.resumed["weights_history"])
+            rng.bit_generator.state = context.resumed["rng"]
+        else:
+            w = np.full(m, m ** (-1.0 / self.gamma))
+            n_starts = RESTARTS if self.restart_inner else 1
+            starts = [sample_centres(rng, n, k) for _ in range(n_starts)]
+        converged, fresh = False, labels is None or self.restart_inner
+        for _ in range(max(1, len(history)), self.max_iter + 1):
+            # clusters do not change with the scale of w, and w itself can be as small as m^(−1/γ)
+            relative = w / w.max()
+            clusters = self._cluster(stack, relative, starts, fresh=fresh)
+            assigned = {"C": clusters.assigned, "norms": clusters.norms, "fused_weights": relative}
+            C, own = own_distances(stack, clusters, w)
+            if not history:
+                history.append(float(np.sqrt(own @ w).sum()))
+                weights_history.append(w)
+            w = weights_from_distances(own, w, self.gamma)
+            history.append(float(np.sqrt(own @ w).sum()))
+            weights_history.append(w)
+            context.report(history, self.max_iter, w)
+            converged = labels is not None and bool((clusters.labels == labels).all())
+            labels = clusters.labels
+            if converged:
+                break
+            fresh = self.restart_inner
+            starts = [sample_centres(rng, n, k) for _ in range(RESTARTS)] if fresh else [C]
+            context.keep(
+                {
+                    "w": w,
+                    "labels": labels,
+                    "starts": starts,
+                    "history": tuple(history),
+                    "rng": rng.bit_generator.state,
+                    "weights_history": np.array(weights_history),
+                    "assigned": assigned,
+                }
+            )
+        assert labels is not None
+        if not converged and not self.restart_inner:
+            warnings.warn(
+                f"stopped after max_iter={self.max_iter} iterations while samples still changed "
+                "their clusters: raise max_iter",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        trail = np.array(weights_history)
+        return KMeansRun(labels, w, tuple(history), converged, trail, **assigned)
 
-    def _fit_seed(
-        self, stack: KernelStack, seed: int, listen: Listener, checkpoints: Checkpoints
-    ) -> Clustering:
-        def run(number: int, stream: np.random.SeedSequence, slot: CheckpointSlot) -> KMeansRun:
-            rng = np.random.default_rng(stream)
-            return rmkkm(stack, self, rng, listen, (number, self.n_init), slot)
+    def _cluster(
+        self, stack: KernelStack, weights: Floats, starts: Sequence[Floats], *, fresh: bool
+    ) -> RobustClusters:
+        """The best clusters from these starts on the kernel fused by these weights."""
+        with fused_kernel(stack, weights) as fused:
+            diagonal = fused.diagonal()
+            on_centre = max(AT_CENTRE, 100 * stack.error_floor) * float(diagonal.mean())
+            runs = [
+                robust_clusters(diagonal, C, self.inner_iter, on_centre, fresh=fresh)
+                for C in starts
+            ]
+            return min(run_in_lockstep(runs, multiply_by(fused)), key=lambda run: run.objective)
 
-        streams = np.random.SeedSequence(seed).spawn(self.n_init)
-        with one_blas_thread():
-            n, k, m = stack.n_samples, self.n_clusters, len(stack.names)
-            running, ended = _state_schema(n, k, m), kmeans_run_schema(n, k, m)
-            best, runs = best_restart(streams, run, KMeansRun, checkpoints, running, ended)
-        warn_if_one_kernel_has_it_all(stack.names, best.weights / best.weights.sum(), "RMKKM")
-        return Clustering(
-            best.labels,
-            best.weights,
-            stack.names,
-            best.history,
-            best.converged,
-            runs,
-            seed,
-            best.factors,
-            weights_history=best.weights_history,
-        )
+    def state_schemas(self, n: int, names: Sequence[str]) -> tuple[Schema, Schema]:
+        k, m = self.n_clusters, len(names)
+        running: Schema = {
+            "w": checkpointing.weights(m),
+            "labels": checkpointing.labels(n, k),
+            "starts": lambda starts: bool(starts) and matches(starts, [checkpointing.array(n, k)]),
+            "history": checkpointing.history,
+            "rng": _is_generator,
+            "weights_history": checkpointing.weights_history(m),
+            "assigned": {
+                "C": checkpointing.array(n, k, low=0),
+                "norms": checkpointing.array(k),
+                "fused_weights": checkpointing.weights(m),
+            },
+        }
+        return running, kmeans_run_schema(n, k, m)
 
-
-def _state_schema(n: int, k: int, m: int) -> Schema:
-    return {
-        "w": checkpointing.weights(m),
-        "labels": checkpointing.labels(n, k),
-        "starts": lambda starts: bool(starts) and matches(starts, [checkpointing.array(n, k)]),
-        "history": checkpointing.history,
-        "rng": _is_generator,
-        "weights_history": checkpointing.weights_history(m),
-        "assigned": {
-            "C": checkpointing.array(n, k, low=0),
-            "norms": checkpointing.array(k),
-            "fused_weights": checkpointing.weights(m),
-        },
-    }
+    def conclude(
+        self, run: KMeansRun, seed: int, listen: Listener
+    ) -> tuple[Labels, dict[str, Floats]]:
+        return run.labels, run.factors
 
 
 def _is_generator(state: object) -> bool:
@@ -164,87 +196,6 @@ def _is_generator(state: object) -> bool:
     except (ValueError, TypeError, KeyError, OverflowError):
         return False
     return True
-
-
-def rmkkm(
-    stack: KernelStack,
-    options: Rmkkm,
-    rng: np.random.Generator,
-    listen: Listener = ignore,
-    restart: tuple[int, int] = (0, 1),
-    slot: CheckpointSlot = NEW_RUN,
-) -> KMeansRun:
-    """One run; `slot` says where it goes on, if not at its start."""
-    m, n, k = len(stack.names), stack.n_samples, options.n_clusters
-    labels: Labels | None = None
-    history: list[float] = []
-    weights_history: list[Floats] = []
-    assigned: dict[str, Floats] = {}  # what the last labels came from
-    if slot.resumed is not None:
-        w, labels, starts = (slot.resumed[name] for name in ("w", "labels", "starts"))
-        assigned = slot.resumed["assigned"]
-        history = list(slot.resumed["history"])
-        weights_history = list(slot.resumed["weights_history"])
-        rng.bit_generator.state = slot.resumed["rng"]
-    else:
-        w = np.full(m, m ** (-1.0 / options.gamma))
-        n_starts = RESTARTS if options.restart_inner else 1
-        starts = [sample_centres(rng, n, k) for _ in range(n_starts)]
-    converged, fresh = False, labels is None or options.restart_inner
-    for iteration in range(max(1, len(history)), options.max_iter + 1):
-        # clusters do not change with the scale of w, and w itself can be as small as m^(−1/γ)
-        fused = stack.fuse(w / w.max())
-        try:
-            diagonal = fused.diagonal()
-            on_centre = max(AT_CENTRE, 100 * stack.error_floor) * float(diagonal.mean())
-            inner = [
-                robust_clusters(diagonal, C, options.inner_iter, on_centre, fresh=fresh)
-                for C in starts
-            ]
-            found = min(run_in_lockstep(inner, multiply_by(fused)), key=lambda one: one.objective)
-        finally:
-            fused.release()
-        assigned = {"C": found.assigned, "norms": found.norms, "fused_weights": w / w.max()}
-        C, own = own_distances(stack, found, w)
-        if not history:
-            history.append(float(np.sqrt(own @ w).sum()))
-            weights_history.append(w)
-        w = weights_from_distances(own, w, options.gamma)
-        F_old, F = history[-1], float(np.sqrt(own @ w).sum())
-        history.append(F)
-        weights_history.append(w)
-        change = (F_old - F) / F if F > 0 else 0.0
-        listen(
-            IterationDone(
-                *restart, iteration, options.max_iter, F, change, 0.0, tuple(map(float, w))
-            )
-        )
-        converged = labels is not None and bool((found.labels == labels).all())
-        labels = found.labels
-        if converged:
-            break
-        fresh = options.restart_inner
-        starts = [sample_centres(rng, n, k) for _ in range(RESTARTS)] if fresh else [C]
-        slot.keep(
-            {
-                "w": w,
-                "labels": labels,
-                "starts": starts,
-                "history": tuple(history),
-                "rng": rng.bit_generator.state,
-                "weights_history": np.array(weights_history),
-                "assigned": assigned,
-            }
-        )
-    assert labels is not None
-    if not converged and not options.restart_inner:
-        warnings.warn(
-            f"stopped after max_iter={options.max_iter} iterations while samples still changed "
-            "their clusters: raise max_iter",
-            ConvergenceWarning,
-            stacklevel=2,
-        )
-    return KMeansRun(labels, w, tuple(history), converged, np.array(weights_history), **assigned)
 
 
 @dataclass(frozen=True)
@@ -294,10 +245,10 @@ def robust_clusters(
             worse = cluster_sums(distances(diagonal, C, KC), labels) > parts
             C, KC = np.where(worse, before, C), np.where(worse, K_before, KC)
         d = distances(diagonal, C, KC)
-        found, own = assign(d)
+        new_labels, own = assign(d)
         own = np.maximum(own, 0.0)
-        settled = labels is not None and bool((found == labels).all())
-        labels, objective = found, float(np.sqrt(own).sum())
+        settled = labels is not None and bool((new_labels == labels).all())
+        labels, objective = new_labels, float(np.sqrt(own).sum())
         before, K_before = C, KC
         taken = np.bincount(d.argmin(axis=1), minlength=C.shape[1]) > 0
         free = ~taken | (fresh and step == 0)
@@ -326,23 +277,24 @@ def _sample_weights(own: Floats, on_centre: float) -> Floats:
     return np.where(away, s, s[away].mean())
 
 
-def own_distances(stack: KernelStack, found: RobustClusters, w: Floats) -> tuple[Floats, Floats]:
+def own_distances(stack: KernelStack, clusters: RobustClusters, w: Floats) -> tuple[Floats, Floats]:
     """Centres, and d^i_j of every sample to its own one in every kernel, shape (n, m). One sweep.
 
     For each cluster the better of its last two centres.
     """
-    k, samples = found.C.shape[1], np.arange(stack.n_samples)
-    both = np.hstack([found.C, found.C_before])
+    k, samples = clusters.C.shape[1], np.arange(stack.n_samples)
+    both = np.hstack([clusters.C, clusters.C_before])
     columns = [
         distances(stack.diagonal(i), both, KC) for i, KC in enumerate(stack.matmul_each(both))
     ]
     after, before = (
-        np.maximum([d[samples, found.labels + shift] for d in columns], 0.0).T for shift in (0, k)
+        np.maximum([d[samples, clusters.labels + shift] for d in columns], 0.0).T
+        for shift in (0, k)
     )
-    sums = [np.bincount(found.labels, np.sqrt(own @ w), k) for own in (after, before)]
+    sums = [np.bincount(clusters.labels, np.sqrt(own @ w), k) for own in (after, before)]
     worse = sums[0] > sums[1]
-    C = np.where(worse, found.C_before, found.C)
-    return C, np.where(worse[found.labels][:, None], before, after)
+    C = np.where(worse, clusters.C_before, clusters.C)
+    return C, np.where(worse[clusters.labels][:, None], before, after)
 
 
 def weights_from_distances(own: Floats, w: Floats, gamma: float) -> Floats:

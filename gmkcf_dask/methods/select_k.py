@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -35,16 +36,17 @@ from sklearn.metrics import adjusted_rand_score, pairwise_distances
 
 from gmkcf_dask.compute.blas import one_blas_thread
 from gmkcf_dask.compute.costs import RUN_BLOCKS, SHARED_BYTES, SILHOUETTE_SAMPLES, Job
+from gmkcf_dask.compute.lockstep import SolverSteps, multiply_by, run_in_lockstep, run_solver
 from gmkcf_dask.compute.operators import FusedKernel, KernelStack, refuse_extremes
 from gmkcf_dask.errors import InputError, NumericsWarning
 from gmkcf_dask.events import Listener, StageProgress, ignore
 from gmkcf_dask.methods.assign import kmeans_labels
-from gmkcf_dask.methods.base import MEAN, check_whole, kernel_weights
+from gmkcf_dask.methods.base import MEAN, check_whole, fused_kernel, kernel_weights
 from gmkcf_dask.methods.factorize import SolverOptions, multiply, symmetric_product
 from gmkcf_dask.methods.init import Start, start_from_members
 from gmkcf_dask.methods.kcf import kcf
-from gmkcf_dask.methods.lockstep import SolverSteps, multiply_by, run_in_lockstep, run_solver
-from gmkcf_dask.methods.spectral import embed, unit_rows
+from gmkcf_dask.methods.spectral import embed
+from gmkcf_dask.methods.spherical import unit_rows
 from gmkcf_dask.system.arrays import Floats
 from gmkcf_dask.system.html import block, paragraph, table, text
 
@@ -189,15 +191,6 @@ class KTrial:
     points: Floats
 
 
-@dataclass(frozen=True)
-class _Run:
-    """What remains of one run: labels, shape (n,), and points of the sample, shape (s, k)."""
-
-    objective: float
-    labels: Labels
-    points: Floats
-
-
 def suggest(
     stack: KernelStack,
     ks: Iterable[int] = DEFAULT_KS,
@@ -231,19 +224,15 @@ def suggest(
     validate_restarts(n_restarts)
     refuse_extremes(stack)
     used = fused_weights(stack, weights)
-    kernel = stack.fuse(used)
-    try:
-        with one_blas_thread(), warnings.catch_warnings():
-            # a guide: runs are cut off early, and ks that are too large have empty clusters
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            warnings.simplefilter("ignore", NumericsWarning)
-            eigenvalues, trials, sample = _run_trials(
-                kernel, ks, n_restarts, seed, used, stack.error_floor, listen
-            )
-            in_V = silhouettes(trials, ks, sample)
-            in_kernels = _best_kernel_silhouettes(stack, trials, ks)
-    finally:
-        kernel.release()
+    with fused_kernel(stack, used) as kernel, one_blas_thread(), warnings.catch_warnings():
+        # a guide: runs are cut off early, and ks that are too large have empty clusters
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", NumericsWarning)
+        eigenvalues, trials, sample = _run_trials(
+            kernel, ks, n_restarts, seed, used, stack.error_floor, listen
+        )
+        in_V = silhouettes(trials, ks, sample)
+        in_kernels = _best_kernel_silhouettes(stack, trials, ks)
     return recommend(
         ks,
         eigengaps(eigenvalues, ks),
@@ -339,8 +328,9 @@ def _run_trials(
     restarts = dict.fromkeys((j for k in ks for j in references_of(k, n)), 1)
     restarts |= dict.fromkeys(ks, n_restarts)
     streams = np.random.SeedSequence(seed).spawn(max(restarts) + 1)
-    sample = _draw_sample(n, streams[0])
-    runs: dict[int, list[_Run]] = {k: [] for k in sorted(restarts)}
+    drawn = np.random.default_rng(streams[0]).choice(n, min(n, SAMPLE_SIZE), replace=False)
+    sample = np.sort(drawn)  # the samples that silhouettes in V are computed on
+    runs: dict[int, list[tuple[float, Labels, Floats]]] = {k: [] for k in sorted(restarts)}
     done, total = 0, sum(restarts.values())
 
     def report(event: object, before: int) -> None:
@@ -366,8 +356,8 @@ def _run_trials(
         done += len(results)
     trials = {}
     for k, ended in runs.items():
-        best_first = sorted(ended, key=lambda run: run.objective)
-        trials[k] = KTrial(tuple(run.labels for run in best_first), best_first[0].points)
+        best_first = sorted(ended, key=itemgetter(0))
+        trials[k] = KTrial(tuple(labels for _, labels, _ in best_first), best_first[0][2])
     return 1.0 - spectrum.eigenvalues, trials, sample
 
 
@@ -379,8 +369,8 @@ def _run(
     rounding: float,
     seed: int,
     sample: npt.NDArray[np.intp],
-) -> SolverSteps[_Run]:
-    """One short run; everything of size n×k is released with it."""
+) -> SolverSteps[tuple[float, Labels, Floats]]:
+    """The objective, labels and points of one short run; all else of size n×k is released."""
     # V is not polished: that takes a small problem for each of the n samples
     options = SolverOptions(
         k, v_steps=5, max_iter=MAX_ITER, tol=TOL, polish=False, solver="accelerated"
@@ -389,7 +379,7 @@ def _run(
     KU = yield from multiply(kernel, run.U)
     labels = kmeans_labels(run.V, k, seed, _KMEANS_STARTS)
     points = concept_points(run.V[sample], symmetric_product(run.U, KU.full))
-    return _Run(run.objective, labels, points)
+    return run.objective, labels, points
 
 
 def group_ks(ks: Sequence[int], max_sum: int) -> Iterator[list[int]]:
@@ -417,13 +407,6 @@ def _half_start(vectors: Floats, stream: np.random.SeedSequence, *, full: bool) 
         return start_from_members(rows, kmeans_labels(rows, k, state))
     model = KMeans(n_clusters=k, n_init=1, random_state=state).fit(rows[half])
     return start_from_members(rows, model.predict(rows))
-
-
-def _draw_sample(n: int, stream: np.random.SeedSequence) -> npt.NDArray[np.intp]:
-    """The samples that silhouettes in V are computed on, in order."""
-    if n <= SAMPLE_SIZE:
-        return np.arange(n)
-    return np.sort(np.random.default_rng(stream).choice(n, SAMPLE_SIZE, replace=False))
 
 
 def _seed_of(stream: np.random.SeedSequence) -> int:
@@ -462,11 +445,7 @@ def eigengaps(eigenvalues: Floats, ks: Sequence[int], behind: int = BEHIND) -> F
     The share of the fall from the k-th eigenvalue to the last of the few behind it that comes right
     behind the k-th: 1 where they are all the same from there on, 1 / (behind + 1) on a straight
     line. Plain differences could not be compared between ks: they shrink with the eigenvalues.
-
-    Parameters
-    ----------
-    eigenvalues : ndarray, shape (c,)
-        Largest first; those that are missing at the end count as 0.
+    Eigenvalues have shape (c,), largest first; those that are missing at the end count as 0.
     """
     last = max(ks) + 1 + behind
     values = np.concatenate([eigenvalues, np.zeros(max(0, last - len(eigenvalues)))])
@@ -484,24 +463,15 @@ def stability(labelings: Sequence[Labels]) -> float:
 
 
 def concept_points(V: Floats, UtKU: Floats) -> Floats:
-    """Rows of V as points whose distances are those of the Φ U v they stand for, shape (n, k).
-
-    Parameters
-    ----------
-    V : ndarray, shape (n, k)
-    UtKU : ndarray, shape (k, k)
-    """
+    """Rows of V as points whose distances are those of the Φ U v they stand for, shape (n, k)."""
     values, vectors = np.linalg.eigh(UtKU)
     return np.asarray(V @ (vectors * np.sqrt(np.maximum(values, 0.0))))
 
 
 def silhouette(distances: Floats, labels: Labels) -> float:
-    """Mean silhouette of samples (Rousseeuw 1987); 0 for one that is alone, or without others.
+    """Mean silhouette of s samples (Rousseeuw 1987) from their distances, shape (s, s).
 
-    Parameters
-    ----------
-    distances : ndarray, shape (s, s)
-    labels : ndarray of int, shape (s,)
+    0 for one that is alone, or without others.
     """
     used, labels = np.unique(labels, return_inverse=True)
     if len(used) < 2:
@@ -518,15 +488,8 @@ def silhouette(distances: Floats, labels: Labels) -> float:
 def kernel_silhouette(KH: Floats, diagonal: Floats, labels: Labels) -> float:
     """Mean silhouette of all samples in a kernel's own space, by mean *squared* distances.
 
-    These follow from products of the kernel with the indicator of the clusters.
-
-    Parameters
-    ----------
-    KH : ndarray, shape (n, k)
-        K H, where H_jc is 1 for the samples j of cluster c and 0 elsewhere.
-    diagonal : ndarray, shape (n,)
-        Of K.
-    labels : ndarray of int, shape (n,)
+    These follow from K's diagonal and from K H, shape (n, k), where H_jc is 1 for the samples j of
+    cluster c and 0 elsewhere.
     """
     k, rows = KH.shape[1], np.arange(len(labels))
     size = np.bincount(labels, minlength=k).astype(np.float64)
@@ -557,17 +520,8 @@ def silhouettes(
 ) -> Floats:
     """Mean silhouette of the best clustering of every k in the Vs of its references, or 0.
 
-    Parameters
-    ----------
-    trials : mapping of int to KTrial
-        The runs of all ks and of their references, by k.
-    ks : sequence of int
-    sample : ndarray of int, shape (s,)
-        Which samples the points belong to.
-
-    Returns
-    -------
-    ndarray, shape (len(ks),)
+    `trials` has the runs of all ks and of their references; `sample`, shape (s,), are the samples
+    that their points belong to. Shape (len(ks),).
     """
     values: dict[int, list[float]] = {k: [] for k in ks}
     for reference, trial in trials.items():

@@ -6,10 +6,14 @@ give where the formula has no answer. Names: KU = K_w U, KV = K_w V, UtKU = Uᵀ
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy.linalg import eigh
 from scipy.optimize import nnls
 
+from gmkcf_dask.compute.blas import on_cores
+from gmkcf_dask.methods import loops
 from gmkcf_dask.system.arrays import Floats
 
 DENOMINATOR_FLOOR = 1e-300
@@ -17,12 +21,16 @@ LARGEST_STEP = 1e12
 """No entry of U or V grows by more than this factor in one multiplicative step."""
 SMALLEST = float(np.finfo(np.float64).tiny)
 """What a multiplicative step leaves at least: 0 could never grow again, and denormals are slow."""
+COMPILED_ROWS = 1 << 15
+"""From so many rows on, loops over them are compiled; the last bits follow from n alone."""
 _RANK = 1e-5
 """Along smaller eigenvalues of UᵀK_wU, relative to the largest, rounding of float32 kernels (6e-8)
 would be seen in V."""
 _PULL = 1e-9
 """Likewise, how strongly a given V decides there: too weak to matter where the kernel does."""
 _INDEFINITE = 1e-5
+_FAINT = 1e-6
+"""Relative to the largest entry of V: too small for J, enough for a direction."""
 
 
 def update_U(U: Floats, KU: Floats, KV: Floats, VtV: Floats) -> Floats:
@@ -52,11 +60,25 @@ def hals_V(V: Floats, KU: Floats, UtKU: Floats, passes: int) -> Floats:
 
     Any signs of K_w will do. A column of an empty concept stays as it is.
     """
+    used = np.flatnonzero(np.diagonal(UtKU) > DENOMINATOR_FLOOR)
+    if len(V) >= COMPILED_ROWS:
+        return _hals_by_rows(V, KU, UtKU, used, passes)
     V = V.copy()
     for _ in range(passes):
-        for c in np.flatnonzero(np.diagonal(UtKU) > DENOMINATOR_FLOOR):
+        for c in used:
             V[:, c] = np.maximum(V[:, c] + (KU[:, c] - V @ UtKU[:, c]) / UtKU[c, c], 0.0)
     return V
+
+
+def _hals_by_rows(V: Floats, KU: Floats, UtKU: Floats, used: Any, passes: int) -> Floats:
+    """The same for many rows: one pass over memory instead of one for every column and pass."""
+    made, KU, G = np.array(V, order="C"), loops.as_floats(KU), loops.as_floats(UtKU)
+
+    def work(rows: slice) -> None:
+        loops.hals_rows(made[rows], KU[rows], G, used, passes)
+
+    on_cores(lambda: work, loops.row_slices(len(made)))
+    return made
 
 
 def objective(trace: float, V: Floats, KU: Floats, UtKU: Floats) -> float:
@@ -83,19 +105,9 @@ def solve_V(KU: Floats, UtKU: Floats, V: Floats) -> Floats:
 
     Where concepts coincide the best row is not unique; the one nearest to the given V is taken.
     Where UᵀK_wU has clearly negative eigenvalues no row is the best: the given V decides in those
-    directions, and rows that would not be better than it stay as they are.
-
-    Parameters
-    ----------
-    KU, V : ndarray, shape (n, k)
-    UtKU : ndarray, shape (k, k)
-
-    Returns
-    -------
-    ndarray of shape (n, k)
+    directions, and rows that would not be better than it stay as they are. Shape (n, k).
     """
-    s = column_scale(UtKU)
-    eigenvalues, Q = eigh(UtKU / np.outer(s, s))
+    s, (eigenvalues, Q) = column_scale(UtKU), eigh(_scaled(UtKU))
     largest = max(float(eigenvalues[-1]), DENOMINATOR_FLOOR)
     kept = eigenvalues > _RANK * largest
     roots = np.sqrt(eigenvalues[kept])
@@ -113,18 +125,36 @@ def solve_V(KU: Floats, UtKU: Floats, V: Floats) -> Floats:
     return np.where(better[:, None], solved, V)
 
 
+def with_direction(V: Floats, KU: Floats, UtKU: Floats) -> Floats:
+    """V with a faint entry in rows that no concept explains: in the least unlike one.
+
+    Kernels of mixed signs have samples whose similarity to all concepts is negative, and whose
+    best row is 0. They still have a nearest concept; a sample without any similarity has none.
+    """
+    lost = ~(V > SMALLEST).any(axis=1) & KU.any(axis=1)
+    if not lost.any():
+        return V
+    V = V.copy()
+    V[lost, (KU[lost] / column_scale(UtKU)).argmax(axis=1)] = _FAINT * max(float(V.max()), SMALLEST)
+    return V
+
+
 def lacks_rank(UtKU: Floats) -> bool:
     """Whether the given V has a say in the exact one: concepts coincide, or it is indefinite."""
-    s = column_scale(UtKU)
-    eigenvalues = eigh(UtKU / np.outer(s, s), eigvals_only=True)
+    eigenvalues = eigh(_scaled(UtKU), eigvals_only=True)
     return not eigenvalues[0] > _RANK * eigenvalues[-1]
 
 
 def is_indefinite(UtKU: Floats) -> bool:
     """Whether UᵀK_wU has clearly negative eigenvalues: then no V is the best."""
-    s = column_scale(UtKU)
-    eigenvalues = eigh(UtKU / np.outer(s, s), eigvals_only=True)
+    eigenvalues = eigh(_scaled(UtKU), eigvals_only=True)
     return bool(eigenvalues[0] < -_INDEFINITE * max(float(eigenvalues[-1]), DENOMINATOR_FLOOR))
+
+
+def _scaled(UtKU: Floats) -> Floats:
+    """UᵀK_wU of concepts at unit length, shape (k, k)."""
+    s = column_scale(UtKU)
+    return UtKU / np.outer(s, s)
 
 
 def _row_values(V: Floats, KU: Floats, UtKU: Floats) -> Floats:

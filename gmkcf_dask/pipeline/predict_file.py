@@ -21,7 +21,7 @@ from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.pipeline.prediction import Prediction, predict, refuse_other_columns
 from gmkcf_dask.results.csv_cells import csv_lines, escaped_cell
 from gmkcf_dask.results.finished_run import model_of_run
-from gmkcf_dask.results.saved_model import Model, is_model, load_model
+from gmkcf_dask.results.saved_model import is_model, load_model
 from gmkcf_dask.results.training import Training
 from gmkcf_dask.store.features import StoredFeatures
 from gmkcf_dask.store.files import check_writable, exists, is_no_folder, put_atomic
@@ -71,20 +71,11 @@ def place_newcomers(
 ) -> list[Gathered]:
     """Write id, label and sureness of every new sample; returns the clusters they came into.
 
-    Parameters
-    ----------
-    run : Path
-        A run folder, or a saved model.
-    new : str
-        Path of the new samples.
-    place : callable
-        From a number of samples to the resources they call for.
-    readers : callable
-        Opens what texts are taken apart with; this process without it.
-    raw_ids : bool
-        Write ids as they are, also those that a spreadsheet program takes for a formula.
+    `run` is a run folder or a saved model, `new` the path of the new samples. `place` starts
+    resources for a number of samples, `readers` those that texts are read with. With `raw_ids` ids
+    are written as they are, also those that a spreadsheet program takes for a formula.
     """
-    model = open_model(run)
+    model = load_model(run) if is_model(run) else model_of_run(run)
     model.training.refuse_missing()
     if model.training.precomputed:
         raise InputError(
@@ -96,23 +87,13 @@ def place_newcomers(
         warn_about_zero_rows(corpus.X)
     stored = isinstance(model.training.features, StoredFeatures)
     with place(corpus.n_samples) if stored else nullcontext() as resources:
-        found = predict(model, corpus.X, resources, listen)
-    put_atomic(out, as_csv(corpus.ids, found, raw_ids=raw_ids))
-    counts = Counter(found.labels.tolist())
-    names = _names(model)
-    return [Gathered(label, counts[label], names.get(label, "")) for label in sorted(counts)]
-
-
-def open_model(path: Path) -> Model:
-    """The model of a run folder, or one that was saved."""
-    return load_model(path) if is_model(path) else model_of_run(path)
-
-
-def _names(model: Model) -> dict[int, str]:
-    """Of clusters that have one; a number again would say nothing."""
+        prediction = predict(model, corpus.X, resources, listen)
+    put_atomic(out, as_csv(corpus.ids, prediction, raw_ids=raw_ids))
+    counts = Counter(prediction.labels.tolist())
     clusters = model.insight.clusters if model.insight is not None else ()
-    names = {cluster.label: cluster.name for cluster in clusters}
-    return {label: name for label, name in names.items() if name != f"cluster {label}"}
+    # a number again would say nothing
+    names = {c.label: c.name for c in clusters if c.name != f"cluster {c.label}"}
+    return [Gathered(label, counts[label], names.get(label, "")) for label in sorted(counts)]
 
 
 def new_rows(
@@ -158,9 +139,9 @@ def _widened(corpus: Corpus, n_features: int) -> Corpus:
     return Corpus(sparse.csr_array(parts, shape=(X.shape[0], n_features)), corpus.ids)
 
 
-def as_csv(ids: tuple[str, ...], found: Prediction, *, raw_ids: bool = False) -> bytes:
+def as_csv(ids: tuple[str, ...], prediction: Prediction, *, raw_ids: bool = False) -> bytes:
     """Lines of id,label,sure; ids are escaped as in labels.csv unless they are to be raw."""
     cells = ids if raw_ids else map(escaped_cell, ids)
-    sure = (f"{value:.4f}" for value in found.sure)
-    rows = zip(cells, found.labels.tolist(), sure, strict=True)
+    sure = (f"{value:.4f}" for value in prediction.sure)
+    rows = zip(cells, prediction.labels.tolist(), sure, strict=True)
     return (csv_lines([["id", "label", "sure"]]) + csv_lines(rows)).encode()

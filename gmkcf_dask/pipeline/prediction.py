@@ -10,16 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from gmkcf_dask.cluster import Resources, threads
-from gmkcf_dask.compute.cross_products import map_new_samples
+from gmkcf_dask.compute.cross_products import NewSampleKernels, map_new_samples
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.corpus.model import Matrix
 from gmkcf_dask.corpus.validate import as_features
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.kernels.cross import CrossKernels, PrecomputedRows, edges, sample_numbers
+from gmkcf_dask.kernels.factor_cross import TrainingFactors
+from gmkcf_dask.kernels.factored import array_of
 from gmkcf_dask.kernels.features import ArrayFeatures
-from gmkcf_dask.kernels.specs import FunctionKernel, is_one_matrix
-from gmkcf_dask.methods.assign import nearest, sureness
+from gmkcf_dask.kernels.specs import FunctionKernel, factor_specs, is_one_matrix
 from gmkcf_dask.methods.predict import CentreExtension, extension_of
 from gmkcf_dask.results.saved_model import Model
 from gmkcf_dask.results.training import Training
@@ -31,20 +32,11 @@ from gmkcf_dask.system.arrays import Floats
 
 @dataclass(frozen=True)
 class Prediction:
-    """Where new samples belong.
+    """Where new samples belong."""
 
-    Attributes
-    ----------
-    labels : ndarray of int, shape (n_new,)
-    rows : ndarray, shape (n_new, r)
-        Rows of V, or of the embedding; for kernel k-means squared distances to the centres.
-    sure : ndarray, shape (n_new,)
-        From 0 to 1, how clearly: 1 − d₁/d₂, distances to the nearest and the next centre.
-    """
-
-    labels: npt.NDArray[np.int32]
-    rows: Floats
-    sure: Floats
+    labels: npt.NDArray[np.int32]  # (n_new,), −1 for rows of zeros where directions count
+    rows: Floats  # (n_new, r), of V or the embedding; for kernel k-means squared distances
+    sure: Floats  # (n_new,), from 0 to 1, see `methods.assign.place_rows`
 
 
 def predict(
@@ -78,29 +70,28 @@ def predict(
     training.refuse_missing()
     if training.precomputed:
         training, X = _as_functions(training, new)
+    elif training.factors is not None and training.factors.given:
+        X = _side_by_side(training.factors, new)
     else:
         X = _apart(as_features(new), training)
         refuse_other_columns(X.shape[1], training.n_features)
-    assert training.features is not None
     runner = _runner(training, resources)
     # rows that are measured from an offset become dense, a block at a time
-    thin = not isinstance(X, np.ndarray) and training.features.offset is None
+    features = training.features
+    thin = not isinstance(X, np.ndarray) and (features is None or features.offset is None)
     own_edge, edge = tiling or edges(X.shape[0], X.shape[1], sparse=thin)
-    cross = CrossKernels(
-        training.kernels, extension.weights, training.features, training.norms, edge
-    )
+    cross: NewSampleKernels
+    if training.factors is not None:
+        cross = training.factors.cross(features, extension.weights, model.method.n_clusters)
+    else:
+        assert features is not None
+        cross = CrossKernels(training.kernels, extension.weights, features, training.norms, edge)
+    diagonal = extension.wants_diagonal and not model.training.precomputed
     rows = map_new_samples(
-        X,
-        cross,
-        known,
-        extension,
-        runner,
-        listen,
-        edge=own_edge,
-        diagonal=extension.wants_diagonal and not model.training.precomputed,
+        X, cross, known, extension, runner, listen, edge=own_edge, diagonal=diagonal
     )
-    distances = extension.distances(rows)
-    return Prediction(nearest(distances), rows, sureness(distances))
+    labels, sure = extension.place(rows)
+    return Prediction(labels, rows, sure)
 
 
 def transform(model: Model, new: Any, resources: Resources | None = None) -> Floats:
@@ -117,12 +108,12 @@ def transform(model: Model, new: Any, resources: Resources | None = None) -> Flo
     return np.maximum(rows, 0.0)
 
 
-def refuse_other_columns(found: int, wanted: int) -> None:
+def refuse_other_columns(n_columns: int, n_features: int) -> None:
     """New samples must have the features that the training samples had."""
-    if found != wanted:
+    if n_columns != n_features:
         raise InputError(
-            f"X has {found} features, but the model is expecting {wanted} features as input: give "
-            "the new samples the same columns as the training samples"
+            f"X has {n_columns} features, but the model is expecting {n_features} features as "
+            "input: give the new samples the same columns as the training samples"
         )
 
 
@@ -142,9 +133,27 @@ def _apart(X: Matrix, training: Training) -> Matrix:
     NumPy multiplies an array with itself by another routine, with other last bits: the training
     samples given again as the very same array would differ from a copy of it.
     """
-    held = training.features.X if isinstance(training.features, ArrayFeatures) else None
-    dense = isinstance(X, np.ndarray) and isinstance(held, np.ndarray)
-    return X.copy() if dense and np.may_share_memory(X, held) else X
+    own = training.features.X if isinstance(training.features, ArrayFeatures) else None
+    dense = isinstance(X, np.ndarray) and isinstance(own, np.ndarray)
+    return X.copy() if dense and np.may_share_memory(X, own) else X
+
+
+def _side_by_side(factors: TrainingFactors, new: Any) -> Matrix:
+    """Factors of new samples in one matrix, in the order of the kernels."""
+    specs = {spec.name: spec for spec in factor_specs(new)}
+    if len(factors.kinds) == len(specs) == 1:
+        specs = dict(zip(factors.kinds, specs.values(), strict=True))
+    parts = []
+    for name in factors.kinds:
+        if name not in specs:
+            raise InputError(f"the factor of kernel {name} is missing: give one for every kernel")
+        own, wanted = specs[name].factor, factors.arrays.read(array_of(name, "given")).shape[1]
+        if own.shape[1] != wanted:
+            raise InputError(
+                f"factor {name} has {own.shape[1]} columns but the model was fitted on {wanted}"
+            )
+        parts.append(own if isinstance(own, np.ndarray) else own.toarray())
+    return np.hstack(parts).astype(np.float64)
 
 
 def _as_functions(training: Training, new: Any) -> tuple[Training, Matrix]:
@@ -180,16 +189,16 @@ def cross_matrices(
                 f"(n_new, {n}) for a single kernel. Reshape your data"
             )
         items = [array] if array.ndim == 2 else list(array)
-    found = [as_features(item) for item in items]
-    if len(found) != m:
-        raise InputError(f"there are {len(found)} kernels of new samples, but the model has {m}")
-    made = [K if isinstance(K, np.ndarray) else np.asarray(K.toarray()) for K in found]
-    for K in made:
+    kernels = [as_features(item) for item in items]
+    if len(kernels) != m:
+        raise InputError(f"there are {len(kernels)} kernels of new samples, but the model has {m}")
+    dense = [K if isinstance(K, np.ndarray) else np.asarray(K.toarray()) for K in kernels]
+    for K in dense:
         if K.shape[1] != n:
             raise InputError(
                 f"X has {K.shape[1]} features, but {name} is expecting {n} features as input: "
                 "kernels of new samples have a column for every training sample"
             )
-        if K.shape != made[0].shape:
+        if K.shape != dense[0].shape:
             raise InputError("kernels of new samples must all be of the same samples")
-    return made
+    return dense

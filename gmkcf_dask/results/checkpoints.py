@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
@@ -31,7 +30,17 @@ from gmkcf_dask.errors import (
     StorageError,
 )
 from gmkcf_dask.results.schemas import CHECKPOINT_FORMAT, CheckpointFile, validated
-from gmkcf_dask.results.serialize import DAMAGE, digest, dump, pack, read_arrays, unpack
+from gmkcf_dask.results.serialize import (
+    DAMAGE,
+    check_seal,
+    digest,
+    pack,
+    plain,
+    read_arrays,
+    seal,
+    short_error,
+    unpack,
+)
 from gmkcf_dask.store.files import (
     exists,
     get,
@@ -65,7 +74,7 @@ class Checkpoint:
     notes: tuple[str, ...]
 
 
-def _nobody_else() -> None:
+def _no_lock() -> None:
     """Without a lock there is nothing to confirm."""
 
 
@@ -91,7 +100,7 @@ class RunCheckpoints:
         fingerprint: Fingerprint,
         every: int | None = None,
         resumed: Checkpoint | None = None,
-        still_ours: Callable[[], None] = _nobody_else,
+        still_ours: Callable[[], None] = _no_lock,
     ) -> None:
         check_interval(every)
         self.folder = folder
@@ -171,7 +180,7 @@ def open_checkpoints(
     every: int | None = None,
     *,
     resume: bool = False,
-    still_ours: Callable[[], None] = _nobody_else,
+    still_ours: Callable[[], None] = _no_lock,
     earlier: Fingerprint | None = None,
 ) -> RunCheckpoints:
     """Checkpoints for a run, which resumes from those in a folder with `resume`.
@@ -233,7 +242,7 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
         try:
             whole.append(_read_generation(folder / name))
         except DAMAGE as error:
-            broken.append(f"{name}: {_short(error)}")
+            broken.append(f"{name}: {short_error(error)}")
     if not whole:
         raise InputError(
             f"no checkpoint in {folder} can be used, they are damaged ({'; '.join(broken)}): "
@@ -255,12 +264,17 @@ def differences(present: Fingerprint, wanted: Fingerprint, what: str = "checkpoi
     >>> differences({"seed": 1, "samples": 9}, {"seed": 2, "samples": 9})
     ['seed (checkpoint: 1, asked: 2)']
     """
+    present, wanted = {**_UNSAID, **present}, {**_UNSAID, **wanted}
     names = [*wanted, *(name for name in present if name not in wanted)]
     return [
         f"{name} ({what}: {present.get(name)}, asked: {wanted.get(name)})"
         for name in names
         if present.get(name) != wanted.get(name)
     ]
+
+
+_UNSAID = {"assign": "kmeans"}
+"""What fingerprints mean that do not have the word, see `Method.parameters`."""
 
 
 # encoding
@@ -275,37 +289,18 @@ def _encode(
     file = CheckpointFile(
         CHECKPOINT_FORMAT, serial, dict(fingerprint), digest(content), packed, notes
     )
-    body = structs.asdict(file)
-    return content, dump({"digest": digest(dump(body)), **body})
+    return content, seal(structs.asdict(file))
 
 
 def _read_generation(path: Path) -> Checkpoint:
     body = json.loads(get(path.with_suffix(".json")) or b"")
-    if body.pop("digest") != digest(dump(body)):
-        raise ValueError("its digest does not fit")
+    check_seal(body, "its digest does not fit")
     file = validated(body, CheckpointFile)
     content = get(path.with_suffix(".npz"), sys.maxsize) or b""
     if file.arrays != digest(content):
         raise ValueError("the digest of its arrays does not fit")
     state = unpack(file.state, read_arrays(content))
     return Checkpoint(file.serial, file.fingerprint, state, tuple(file.notes))
-
-
-def _short(error: Exception) -> str:
-    """An error in a few words: those of archives can quote whole files."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 100 else f"{text[:97]}..."
-
-
-def plain(value: Any) -> Any:
-    """A fingerprint as JSON would give it back; arrays by their digest."""
-    if isinstance(value, np.ndarray):
-        return f"{value.shape} {digest(np.ascontiguousarray(value).tobytes())}"
-    if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _refuse_link(folder: Path) -> None:

@@ -6,7 +6,6 @@ Features are read once, a row block at a time; what is kept are sums by cluster 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +13,7 @@ from msgspec import UNSET
 
 from gmkcf_dask.corpus.model import Matrix
 from gmkcf_dask.kernels.features import Features
+from gmkcf_dask.methods.members import NO_CLUSTER, cluster_sizes, member_matrix
 from gmkcf_dask.results.schemas import Term
 from gmkcf_dask.system.arrays import Floats
 
@@ -28,26 +28,13 @@ CONSTANT = 1e-12
 
 @dataclass(frozen=True)
 class Profile:
-    """Sums of the features of n samples.
+    """Sums of the features of the samples that have a cluster."""
 
-    Attributes
-    ----------
-    sizes : ndarray of int, shape (k,)
-    sums : ndarray, shape (k, d)
-        By cluster.
-    squares : ndarray, shape (d,)
-        Sums of squares over all samples.
-    by_concept : ndarray, shape (c, d), or None
-        Uᵀ X: every concept as a weighted sum of samples, in the features.
-    nonnegative : bool
-        No feature is below 0.
-    """
-
-    sizes: npt.NDArray[np.intp]
-    sums: Floats
-    squares: Floats
-    by_concept: Floats | None
-    nonnegative: bool
+    sizes: npt.NDArray[np.intp]  # (k,)
+    sums: Floats  # (k, d), by cluster
+    squares: Floats  # (d,), sums of squares over all clusters
+    by_concept: Floats | None  # (c, d), Uᵀ X: every concept as a weighted sum of samples
+    nonnegative: bool  # no feature is below 0
 
 
 def read_profile(
@@ -56,8 +43,7 @@ def read_profile(
     """Read all features once; None where there are none."""
     if features is None:
         return None
-    n, sizes = features.n_samples, np.bincount(labels, minlength=n_clusters)
-    member = np.eye(n_clusters)
+    n, sizes = features.n_samples, cluster_sizes(labels, n_clusters)
     sums = squares = by_concept = np.zeros(0)
     nonnegative = True
     for start in range(0, n, ROWS_AT_ONCE):
@@ -68,8 +54,9 @@ def read_profile(
             if U is not None and U.shape[1] * X.shape[1] > MOST_SUMS:
                 U = None
             by_concept = np.zeros((0 if U is None else U.shape[1], X.shape[1]))
-        sums += _weighted(X, member[labels[where]])
-        squares += _squares(X)
+        sums += _weighted(X, member_matrix(labels[where], n_clusters))
+        placed = labels[where] != NO_CLUSTER
+        squares += _squares(X if placed.all() else X[placed])
         nonnegative = nonnegative and bool(X.min() >= 0)
         if U is not None:
             by_concept += _weighted(X, U[where])
@@ -118,7 +105,8 @@ def concept_terms(
     shares = _shares(profile.by_concept)
     above = shares - shares.mean(axis=0)
     mass = np.zeros((len(profile.sizes), V.shape[1]))
-    np.add.at(mass, labels, V)
+    placed = labels != NO_CLUSTER
+    np.add.at(mass, labels[placed], V[placed])
     return [
         _top(above[int(row.argmax())], terms) if size else []
         for row, size in zip(mass, profile.sizes, strict=True)
@@ -176,13 +164,13 @@ def _top(scores: Floats, names: tuple[str, ...], *, signed: bool = False) -> lis
     ]
 
 
+def _squares(X: Matrix) -> Floats:
+    """Sums of squares by column, shape (d,)."""
+    if isinstance(X, np.ndarray):
+        return np.asarray(np.einsum("ij,ij->j", X, X))
+    return np.asarray(X.multiply(X).sum(axis=0), dtype=np.float64).ravel()
+
+
 def _weighted(X: Matrix, weights: Floats) -> Floats:
     """weightsᵀ X, shape (c, d)."""
     return np.asarray((X.T @ weights).T)
-
-
-def _squares(X: Matrix) -> Floats:
-    if isinstance(X, np.ndarray):
-        return np.asarray(np.einsum("ij,ij->j", X, X))
-    squares: Any = X.multiply(X)
-    return np.asarray(squares.sum(axis=0), dtype=np.float64).ravel()

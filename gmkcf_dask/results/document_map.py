@@ -20,6 +20,7 @@ SENTENCE = (
     "to each other. A {one} near the edge of its island, or between two, also fits the other "
     "cluster."
 )
+ASIDE = "The {what} at the bottom belong to no cluster."
 ROUNDS = 300
 SEA = 0.1
 """Water between two islands at least, as a part of their radii."""
@@ -33,9 +34,12 @@ PULL = 0.9
 
 
 def document_map(members: Membership) -> Floats:
-    """Places of the samples, shape (n, 2), between −1 and 1."""
+    """Places of the samples, shape (n, 2), between −1 and 1.
+
+    Samples without a cluster lie below all islands.
+    """
     filled = np.flatnonzero(members.sizes)
-    radii = np.sqrt(LAND * members.sizes[filled] / members.sizes.sum())
+    radii = np.sqrt(LAND * members.sizes[filled] / max(1, members.sizes.sum()))
     islands = np.zeros((len(members.centres), 2))
     islands[filled] = place_islands(members.centres[filled], radii)
     radius = np.zeros(len(members.centres))
@@ -46,14 +50,28 @@ def document_map(members: Membership) -> Floats:
         rest = members.rows[inside] - members.centres[cluster]
         offsets[inside] = radius[cluster] * on_island(rest)
     places = islands[members.labels] + offsets + _drawn(members, islands)
+    places[~members.placed] = _aside(places[members.placed], len(places))
     return fit_into_square(places)
+
+
+def _aside(places: Floats, n: int) -> Floats:
+    """Places of the samples of n that have none yet: a disc below the others, shape (·, 2)."""
+    rest = n - len(places)
+    if not rest:
+        return np.zeros((0, 2))
+    radius = np.sqrt(LAND * rest / n)
+    if not len(places):
+        return np.asarray(radius * _spiral(rest))
+    low, high = places.min(axis=0), places.max(axis=0)
+    middle = np.array([(low[0] + high[0]) / 2.0, low[1] - (1.0 + SEA) * radius - SEA])
+    return np.asarray(middle + radius * _spiral(rest))
 
 
 def place_islands(centres: Floats, radii: Floats) -> Floats:
     """Positions of k islands in the plane, shape (k, 2): like the distances, but none overlap."""
     k = len(centres)
-    if k == 1:
-        return np.zeros((1, 2))
+    if k <= 1:
+        return np.zeros((k, 2))
     apart = np.linalg.norm(centres[:, None] - centres[None], axis=2)
     typical = float(np.median(apart[np.triu_indices(k, 1)]))
     if typical == 0.0:
@@ -122,15 +140,20 @@ def on_island(rest: Floats) -> Floats:
     flat = np.zeros((n, 2))
     flat[:, : axes.shape[1]] = rest @ axes
     scores = ndtri(rankdata(flat, axis=0) / (n + 1.0))
+    return np.asarray(SPREAD * scores + STEP * _spiral(n))
+
+
+def _spiral(n: int) -> Floats:
+    """Places that fill a disc of radius 1 evenly, shape (n, 2)."""
     turn, way = GOLDEN_ANGLE * np.arange(n), np.sqrt((np.arange(n) + 0.5) / n)
-    spiral = way[:, None] * np.column_stack([np.cos(turn), np.sin(turn)])
-    return np.asarray(SPREAD * scores + STEP * spiral)
+    return np.asarray(way[:, None] * np.column_stack([np.cos(turn), np.sin(turn)]))
 
 
 def _drawn(members: Membership, islands: Floats) -> Floats:
     """How far samples are drawn away from their islands, shape (n, 2)."""
+    own = np.where(members.placed, members.own, 0.0)
     nearness = np.divide(
-        members.own[:, None],
+        own[:, None],
         members.distances,
         out=np.zeros_like(members.distances),
         where=members.distances > 0,

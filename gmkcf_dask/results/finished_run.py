@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import UNSET
 
 from gmkcf_dask.corpus.matrices import npz_names, read_npz
@@ -22,7 +21,6 @@ from gmkcf_dask.methods.registry import make_method
 from gmkcf_dask.results.run_folder import (
     FACTORS,
     INSIGHT,
-    RESULT,
     labels_of_run,
     read_insight,
     read_result,
@@ -38,11 +36,6 @@ STORE = "store.zarr"
 """What `gmkcf run` calls the store inside its folder."""
 
 
-def is_run(path: Path) -> bool:
-    """Whether there is a finished run in a folder."""
-    return exists(path / RESULT)
-
-
 def model_of_run(path: Path) -> Model:
     """The model of a run folder.
 
@@ -54,7 +47,7 @@ def model_of_run(path: Path) -> Model:
     result = read_result(path)
     labels = labels_of_run(path, result)
     try:
-        clustering = _clustering(result, labels, _factors(path / FACTORS))
+        clustering = _clustering(result, labels, path / FACTORS)
         method = make_method(result.method, **result.parameters)
         training = _training(result, path, tuple(labels))
         refuse_misfits(method, clustering, training)
@@ -64,14 +57,9 @@ def model_of_run(path: Path) -> Model:
             "with --overwrite"
         ) from error
     insight = read_insight(path) if exists(path / INSIGHT) else None
+    parameters, versions = _parameters(result), result.versions
     return Model(
-        method,
-        clustering,
-        training,
-        _parameters(result),
-        result.versions,
-        insight=insight,
-        seconds=result.seconds,
+        method, clustering, training, parameters, versions, insight=insight, seconds=result.seconds
     )
 
 
@@ -116,11 +104,11 @@ def store_of_run(result: RunResult, run: Path) -> KernelStore:
     ) from reasons[0]
 
 
-def _clustering(
-    result: RunResult,
-    labels: Mapping[str, str],
-    factors: dict[str, npt.NDArray[np.float64]],
-) -> Clustering:
+def _clustering(result: RunResult, labels: Mapping[str, str], path: Path) -> Clustering:
+    content = get(path, sys.maxsize)
+    if content is None:
+        raise ValueError(f"{path.name} is missing")
+    factors = read_npz(io.BytesIO(content), tuple(npz_names(io.BytesIO(content))))
     names = tuple(result.kernel_weights)
     return Clustering(
         labels=np.array([int(label) for label in labels.values()], dtype=np.int32),
@@ -133,14 +121,8 @@ def _clustering(
         factors=factors,
         kernel=result.kernel,
         weights_history=np.array(result.weights_history, np.float64).reshape(-1, len(names)),
+        contrast=result.contrast,
     )
-
-
-def _factors(path: Path) -> dict[str, npt.NDArray[np.float64]]:
-    content = get(path, sys.maxsize)
-    if content is None:
-        raise ValueError(f"{path.name} is missing")
-    return read_npz(io.BytesIO(content), tuple(npz_names(io.BytesIO(content))))
 
 
 def _training(result: RunResult, run: Path, ids: tuple[str, ...]) -> Training:
@@ -168,7 +150,7 @@ def _parameters(result: RunResult) -> dict[str, Any]:
         for name in ("normalization", "scaling")
         if len({getattr(entry, name) for entry in result.kernels}) == 1
     }
-    names = [entry.name for entry in result.kernels]
+    names = list(result.kernel_weights)
     which = {"kernels": names} if result.kernel is None else {"kernel": result.kernel}
     return {
         **options,

@@ -6,9 +6,8 @@ Texts of the samples stay as they came: whoever puts them on a page has to escap
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,8 @@ from gmkcf_dask.errors import redacted, redacted_tree
 from gmkcf_dask.events import Listener, StageProgress, ignore
 from gmkcf_dask.kernels.features import Features
 from gmkcf_dask.methods.base import Clustering, Method
-from gmkcf_dask.results.checkpoints import plain
+from gmkcf_dask.methods.contrast import fused_weights, weak_clusters
+from gmkcf_dask.methods.members import NO_CLUSTER
 from gmkcf_dask.results.cluster_terms import (
     Profile,
     cluster_terms,
@@ -26,16 +26,15 @@ from gmkcf_dask.results.cluster_terms import (
     has_words,
     read_profile,
 )
-from gmkcf_dask.results.document_map import SENTENCE, document_map
+from gmkcf_dask.results.document_map import ASIDE, SENTENCE, document_map
 from gmkcf_dask.results.kernel_view import KernelView, group_samples, near_kernels, view_kernels
 from gmkcf_dask.results.membership import (
     CLEAR,
     Membership,
-    fused_weights,
     membership,
     representation,
 )
-from gmkcf_dask.results.metrics import confusion, scores
+from gmkcf_dask.results.metrics import confusion, coverage, scores
 from gmkcf_dask.results.schemas import (
     INSIGHT_VERSION,
     ClusterInsight,
@@ -51,6 +50,7 @@ from gmkcf_dask.results.schemas import (
     Restart,
     Term,
 )
+from gmkcf_dask.results.serialize import plain
 from gmkcf_dask.store.manifest import package_versions
 from gmkcf_dask.system.arrays import Floats
 
@@ -68,27 +68,18 @@ NAMED = 4
 
 @dataclass(frozen=True)
 class Samples:
-    """What is known of n samples besides their kernels; None for what is not.
-
-    Attributes
-    ----------
-    ids : tuple of str
-    features : Features
-    terms : tuple of str, length d
-        Names of the features.
-    titles, excerpts, topics : tuple of str
-    texts : bool
-        Whether the features were made of texts, so that their names are words. None where nobody
-        knows: names of values that are never below 0 are taken for words then.
-    """
+    """What is known of n samples besides their kernels; None for what is not."""
 
     ids: tuple[str, ...]
     features: Features | None = None
     terms: tuple[str, ...] | None = None
+    """Names of the d features."""
     titles: tuple[str, ...] | None = None
     excerpts: tuple[str, ...] | None = None
     topics: tuple[str, ...] | None = None
     texts: bool | None = None
+    """Whether the features were made of texts, so that their names are words. None where that is
+    not known: names of values that are never below 0 are taken for words then."""
 
 
 @dataclass(frozen=True)
@@ -132,16 +123,19 @@ def explain(
     k = max(method.n_clusters, int(clustering.labels.max()) + 1)
     if profile is None:
         profile = read_profile(clustering.labels, k, samples.features, clustering.factors.get("U"))
-    steps = 3
-    listen(StageProgress("overview", 0, steps, unit="steps"))
+
+    def report_step(number: int) -> None:
+        listen(StageProgress("overview", number, 3, unit="steps"))
+
+    report_step(0)
     rows, source = representation(stack, method.name, clustering, k)
     members = membership(rows, clustering.labels, k)
     places = document_map(members)
-    listen(StageProgress("overview", 1, steps, unit="steps"))
+    report_step(1)
     coefficients = fused_weights(method.name, clustering.weights / clustering.weights.max())
     grouping = group_samples(members, len(stack.names))
     view = view_kernels(stack, coefficients, members, grouping)
-    listen(StageProgress("overview", 2, steps, unit="steps"))
+    report_step(2)
     words = has_words(samples.texts, samples.terms, profile)
     no_terms: list[list[Term]] = [[] for _ in range(k)]
     terms = cluster_terms(profile, samples.terms, samples.texts) or no_terms
@@ -150,9 +144,14 @@ def explain(
         V = clustering.factors.get("V")
         of_concepts = concept_terms(profile, samples.terms, V, clustering.labels) or no_terms
     clusters = [_cluster(c, members, view, stack.names, terms[c], of_concepts[c]) for c in range(k)]
-    what = "documents" if samples.texts or words or _has_text(samples) else "samples"
+    # rows of unknown origin that have a title or an excerpt
+    shown = samples.titles is not None or samples.excerpts is not None
+    described = samples.texts is None and shown
+    what = "documents" if samples.texts or words or described else "samples"
+    hashed = samples.texts and samples.features is not None and samples.terms is None
     scored, table = _against_topics(samples.topics, clustering.labels, k)
-    parameters: dict[str, Any] = asdict(method)  # type: ignore[call-overload]
+    # an estimator's report does not know what was said during the fit
+    notes = [*about.warnings, HASHED if hashed else "", weak_clusters(method.name, clustering)]
     insight = Insight(
         version=INSIGHT_VERSION,
         title=redacted(about.title),
@@ -166,13 +165,13 @@ def explain(
         what=what,
         clusters=clusters,
         documents=_documents(samples, members, places),
-        map=f"{SENTENCE.format(what=what, one=what.removesuffix('s'))} Drawn from {source}.",
+        map=_map_sentence(members, what, source),
         kernels=_kernels(stack.names, clustering, view),
         runs=[Restart(_numbers(run.history), bool(run.converged)) for run in clustering.runs],
         best=min(range(len(clustering.runs)), key=lambda r: clustering.runs[r].objective),
         fused=FusedInsight(
-            grouping.sizes.tolist(),
-            grouping.clusters.tolist(),
+            grouping.sizes[: grouping.n_placed].tolist(),
+            grouping.clusters[: grouping.n_placed].tolist(),
             [_numbers(row) for row in view.group_means],
             _number(view.same),
             _number(view.apart),
@@ -183,24 +182,13 @@ def explain(
         bytes={name: int(value) for name, value in about.bytes.items()},
         command=None if about.command is None else redacted(about.command),
         versions=dict(package_versions()),
-        parameters=redacted_tree(plain({**parameters, "seed": clustering.seed})),
-        warnings=_notes(samples, about),
+        parameters=redacted_tree(plain({**method.parameters(), "seed": clustering.seed})),
+        warnings=list(dict.fromkeys(map(redacted, filter(None, notes)))),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
+        n_without_cluster=int((~members.placed).sum()),
     )
-    listen(StageProgress("overview", steps, steps, unit="steps"))
+    report_step(3)
     return insight
-
-
-def _has_text(samples: Samples) -> bool:
-    """Whether rows of unknown origin have a title or an excerpt."""
-    shown = samples.titles is not None or samples.excerpts is not None
-    return samples.texts is None and shown
-
-
-def _notes(samples: Samples, about: About) -> list[str]:
-    """Warnings for the reader; hashed texts have no words to name clusters by."""
-    hashed = samples.texts and samples.features is not None and samples.terms is None
-    return [*map(redacted, about.warnings), *([HASHED] if hashed else [])]
 
 
 def _cluster(
@@ -213,6 +201,7 @@ def _cluster(
 ) -> ClusterInsight:
     size = int(members.sizes[label])
     contrasts = view.contrasts(label)
+    central, doubtful = members.central_and_doubtful(label)
     ranked = sorted(range(len(names)), key=lambda i: (-contrasts[i], i))
     return ClusterInsight(
         label=label,
@@ -222,8 +211,8 @@ def _cluster(
         cohesion=_number(view.relative(label, label)),
         terms=terms,
         concept_terms=of_concept,
-        central=members.central(label),
-        doubtful=members.doubtful(label),
+        central=central,
+        doubtful=doubtful,
         nearest=[NearCluster(other, _number(value)) for other, value in view.nearest(label)],
         kernels=[
             KernelContrast(names[i], _number(contrasts[i]))
@@ -241,9 +230,9 @@ def _documents(samples: Samples, members: Membership, places: Floats) -> Documen
     return Documents(
         ids=list(samples.ids),
         labels=members.labels.tolist(),
-        titles=_texts(samples.titles),
+        titles=None if samples.titles is None else list(samples.titles),
         excerpts=None if excerpts is None else [text[:length] for text in excerpts],
-        topics=_texts(samples.topics),
+        topics=None if samples.topics is None else list(samples.topics),
         sure=np.round(members.sure, 3).tolist(),
         x=x.tolist(),
         y=y.tolist(),
@@ -273,6 +262,8 @@ def _against_topics(
     rounded: dict[str, Number] = {
         name: round(value, 4) for name, value in scores(topics, labels).items()
     }
+    if (labels == NO_CLUSTER).any():
+        rounded["coverage"] = round(coverage(labels), 4)
     if len(set(topics)) > MOST_TOPICS:
         return rounded, None
     names, clusters, counts = confusion(topics, labels, n_clusters)
@@ -281,31 +272,56 @@ def _against_topics(
 
 def summarize(clusters: Sequence[ClusterInsight], members: Membership, what: str) -> str:
     """A few sentences for somebody who reads nothing else."""
-    n = len(members.labels)
+    n = int(members.placed.sum())
+    without = without_cluster(len(members.labels) - n, what)
     filled = sorted((c for c in clusters if c.size), key=lambda c: -c.size)
+    if not filled:
+        return without
     names = "; ".join(f"{c.name} ({c.size:,})" for c in filled[:NAMED])
     more = f"; and {len(filled) - NAMED} more" if len(filled) > NAMED else ""
     begin = f"{_counted(n, what)} {'falls' if n == 1 else 'fall'}"
     if len(filled) == 1:
-        return f"{begin} into 1 cluster: {filled[0].name}."
+        return f"{begin} into 1 cluster: {filled[0].name}. {without}".rstrip()
     sentences = [f"{begin} into {len(filled)} clusters: {names}{more}."]
-    in_company = members.sizes[members.labels] > 1
+    in_company = members.company > 1
     if not in_company.any():
-        return f"{sentences[0]} Each is alone in its cluster."
+        return f"{sentences[0]} Each is alone in its cluster. {without}".rstrip()
     loose = [c.label for c in filled if c.cohesion is not None and c.cohesion < LOOSE]
     rest = np.isin(members.labels, loose if len(filled) > 2 else [])
     if rest.any():
         one = "topic" if what == "documents" else "cluster"
         fit = "fits" if rest.sum() == 1 else "fit"
         sentences.append(f"{_counted(int(rest.sum()), what)} {fit} no {one} well.")
-    if not rest.all():
+    if rest.sum() < n:
         sentences.append(_clearness(members, in_company & ~rest, others=bool(rest.any())))
-    return " ".join(sentences)
+    return " ".join([*sentences, without]).rstrip()
+
+
+def without_cluster(n: int, what: str) -> str:
+    """Say that n samples have no cluster; empty for none.
+
+    >>> without_cluster(12, "documents")
+    '12 documents have no usable words and belong to no cluster.'
+    >>> without_cluster(1, "samples")
+    '1 sample is similar to no concept and belongs to no cluster.'
+    """
+    if not n:
+        return ""
+    have, are, belong = ("has", "is", "belongs") if n == 1 else ("have", "are", "belong")
+    why = f"{have} no usable words" if what == "documents" else f"{are} similar to no concept"
+    return f"{_counted(n, what)} {why} and {belong} to no cluster."
+
+
+def _map_sentence(members: Membership, what: str, source: str) -> str:
+    sentences = [SENTENCE.format(what=what, one=what.removesuffix("s"))]
+    if not members.placed.all():
+        sentences.append(ASIDE.format(what=what))
+    return " ".join([*sentences, f"Drawn from {source}."])
 
 
 def _clearness(members: Membership, chosen: npt.NDArray[np.bool_], *, others: bool) -> str:
     """How many of the chosen samples lie clearly inside, and how many of all are alone."""
-    alone = int((members.sizes[members.labels] == 1).sum())
+    alone = int((members.company == 1).sum())
     if not chosen.any():
         return "Each of the others is alone in its cluster."
     clear = float((members.sure[chosen] >= CLEAR).mean())
@@ -318,10 +334,6 @@ def _clearness(members: Membership, chosen: npt.NDArray[np.bool_], *, others: bo
 
 def _counted(n: int, what: str) -> str:
     return f"{n:,} {what.removesuffix('s') if n == 1 else what}"
-
-
-def _texts(values: tuple[str, ...] | None) -> list[str] | None:
-    return None if values is None else list(values)
 
 
 def _numbers(values: Iterable[float]) -> list[Number]:

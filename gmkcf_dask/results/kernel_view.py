@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from gmkcf_dask.compute.costs import SUMMED_AT_ONCE
 from gmkcf_dask.compute.operators import KernelStack, Overview
+from gmkcf_dask.methods.members import NO_CLUSTER, member_matrix
 from gmkcf_dask.results.membership import Membership
 from gmkcf_dask.system.arrays import Floats
 from gmkcf_dask.system.units import MIB
@@ -29,18 +30,17 @@ NEAR = 0.99
 class Grouping:
     """Samples in the order of their clusters, the largest first and the surest first in each.
 
-    Attributes
-    ----------
-    of : ndarray of int, shape (n,)
-        Group of every sample.
-    clusters : ndarray of int, shape (g,)
-        Cluster of every group: none has samples of two.
-    sizes : ndarray of int, shape (g,)
+    Samples without a cluster are one group more, the last: sums go over all samples.
     """
 
-    of: npt.NDArray[np.int32]
-    clusters: npt.NDArray[np.intp]
-    sizes: npt.NDArray[np.intp]
+    of: npt.NDArray[np.int32]  # (n,), group of every sample
+    clusters: npt.NDArray[np.intp]  # (g,), cluster of every group: none has samples of two
+    sizes: npt.NDArray[np.intp]  # (g,)
+
+    @property
+    def n_placed(self) -> int:
+        """Groups of samples that have a cluster; they come first."""
+        return int((self.clusters != NO_CLUSTER).sum())
 
 
 def group_samples(members: Membership, n_kernels: int) -> Grouping:
@@ -61,6 +61,11 @@ def group_samples(members: Membership, n_kernels: int) -> Grouping:
             of[part] = len(sizes)
             clusters.append(int(cluster))
             sizes.append(len(part))
+    without = ~members.placed
+    if without.any():
+        of[without] = len(sizes)
+        clusters.append(NO_CLUSTER)
+        sizes.append(int(without.sum()))
     return Grouping(of, np.array(clusters), np.array(sizes))
 
 
@@ -68,48 +73,30 @@ def group_samples(members: Membership, n_kernels: int) -> Grouping:
 class KernelView:
     """Mean similarities between groups and between clusters, in every kernel and the fused one.
 
-    Attributes
-    ----------
-    grouping : Grouping
-    overview : Overview
-    group_means : ndarray, shape (g, g)
-        In the fused kernel, whose weights are scaled to a sum of 1.
-    inside : ndarray, shape (m, k)
-        Mean in every kernel between two samples of a cluster; NaN where there is no pair.
-    outside : ndarray, shape (m, k)
-        Mean between samples of the cluster and all others.
-    between : ndarray, shape (k, k)
-        Means in the fused kernel, between two samples of one cluster on the diagonal.
-    overall : float
-        Mean in the fused kernel between any two samples.
-    same, apart : float
-        The same between two samples of one cluster, whichever it is, and of different ones; NaN
-        where there is no such pair.
-    compared : float
-        Share of the pairs of samples over which kernels were compared with each other.
+    The weights of the fused kernel are scaled to a sum of 1. NaN where there is no pair. Samples
+    without a cluster have no part in any mean.
     """
 
-    grouping: Grouping
     overview: Overview
-    group_means: Floats
-    inside: Floats
-    outside: Floats
-    between: Floats
-    overall: float
-    same: float
-    apart: float
-    compared: float
+    group_means: Floats  # (g, g), in the fused kernel, between groups that have a cluster
+    inside: Floats  # (m, k), in every kernel between two samples of a cluster
+    outside: Floats  # (m, k), between samples of the cluster and all others
+    between: Floats  # (k, k), in the fused kernel; on the diagonal between two of one cluster
+    overall: float  # in the fused kernel between any two samples
+    same: float  # between two samples of one cluster, whichever it is
+    apart: float  # between samples of different clusters
+    compared: float  # share of the pairs over which kernels were compared with each other
 
     def relative(self, cluster: int, other: int) -> float | None:
         """Mean fused similarity between two clusters, 1 for that of any two samples."""
         value = self.between[cluster, other]
         return float(value / self.overall) if self.overall > 0 and np.isfinite(value) else None
 
-    def nearest(self, cluster: int, most: int = 3) -> list[tuple[int, float]]:
-        """The clusters most similar to one, and how similar."""
+    def nearest(self, cluster: int) -> list[tuple[int, float]]:
+        """The three clusters most similar to one, and how similar."""
         others = [(self.relative(cluster, c), c) for c in range(len(self.between)) if c != cluster]
         known = [(-value, c) for value, c in others if value is not None]
-        return [(c, -value) for value, c in sorted(known)[:most]]
+        return [(c, -value) for value, c in sorted(known)[:3]]
 
     def contrasts(self, cluster: int) -> Floats:
         """(mean inside − mean to others) / standard deviation of a kernel's entries, shape (m,)."""
@@ -123,16 +110,13 @@ def view_kernels(
 ) -> KernelView:
     """What one sweep over all kernels says about clusters.
 
-    Parameters
-    ----------
-    coefficients : ndarray, shape (m,)
-        Of the kernels in the fused one; only their proportions count.
+    Of the m coefficients of the fused kernel only the proportions count.
     """
     m, g = len(stack.names), len(grouping.sizes)
     overview = stack.overview(grouping.of, g)
     own = np.array([np.bincount(grouping.of, stack.diagonal(i), g) for i in range(m)])
     shares = coefficients / coefficients.sum()
-    of_cluster = np.eye(len(members.sizes))[grouping.clusters]
+    of_cluster = member_matrix(grouping.clusters, len(members.sizes))
     sizes = members.sizes.astype(np.float64)
     sums = of_cluster.T @ overview.sums @ of_cluster
     own_of_cluster = own @ of_cluster
@@ -144,25 +128,30 @@ def view_kernels(
     outside = _ratio(sums.sum(axis=2) - diagonals, pairs)
     fused = np.tensordot(shares, sums, 1)
     n = sizes.sum()
-    overall = (fused.sum() - (shares @ own).sum()) / (n * (n - 1)) if n > 1 else 0.0
+    own_fused = shares @ own_of_cluster
+    overall = (fused.sum() - own_fused.sum()) / (n * (n - 1)) if n > 1 else 0.0
+    placed = slice(grouping.n_placed)
+    group_own, group_sizes = (shares @ own)[placed], grouping.sizes[placed]
     group_means = _pair_means(
-        np.tensordot(shares, overview.sums, 1), shares @ own, grouping.sizes.astype(np.float64)
+        np.tensordot(shares, overview.sums, 1)[placed, placed],
+        group_own,
+        group_sizes.astype(np.float64),
     )
-    own_sum = fused.trace() - (shares @ own).sum()
+    own_sum = fused.trace() - own_fused.sum()
     pairs_inside = (sizes * (sizes - 1)).sum()
-    alone = np.flatnonzero(grouping.sizes == 1)
-    group_means[alone, alone] = (shares @ own)[alone]  # there is nothing else to show
+    alone = np.flatnonzero(group_sizes == 1)
+    group_means[alone, alone] = group_own[alone]  # there is nothing else to show
+    pairs_of_all = len(grouping.of) * (len(grouping.of) - 1)
     return KernelView(
-        grouping,
         overview,
         group_means,
         inside,
         outside,
-        _pair_means(fused, shares @ own_of_cluster, sizes),
+        _pair_means(fused, own_fused, sizes),
         float(overall),
         float(_ratio(np.array(own_sum), np.array(pairs_inside))),
         float(_ratio(np.array(fused.sum() - fused.trace()), np.array(n * n - (sizes**2).sum()))),
-        min(1.0, overview.entries / max(1.0, n * (n - 1))) if n > 1 else 1.0,
+        min(1.0, overview.entries / pairs_of_all) if pairs_of_all else 1.0,
     )
 
 

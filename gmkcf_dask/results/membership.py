@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 from gmkcf_dask.compute.operators import KernelStack
 from gmkcf_dask.methods.base import Clustering
+from gmkcf_dask.methods.contrast import fused_weights
+from gmkcf_dask.methods.members import NO_CLUSTER, cluster_sizes, member_matrix
 from gmkcf_dask.system.arrays import Floats
 
 Labels = npt.NDArray[np.integer]
@@ -21,57 +23,53 @@ CLEAR = 0.2
 
 @dataclass(frozen=True)
 class Membership:
-    """Samples and the centres of clusters, in the representation that was clustered.
+    """Samples and the centres of clusters, in the representation that was clustered."""
 
-    Attributes
-    ----------
-    rows : ndarray, shape (n, r)
-    centres : ndarray, shape (k, r)
-        Means of the clusters; of an empty cluster NaN.
-    distances : ndarray, shape (n, k)
-        From every sample to every centre; infinite where a cluster is empty.
-    sure : ndarray, shape (n,)
-        1 − d(own centre) / d(nearest other centre), clipped to 0 … 1: 1 at the centre, 0 halfway
-        to another one or beyond. Where there is only one cluster, 1. A cluster of one says nothing
-        about how clearly its sample belongs to it: 0 there.
-    labels : ndarray of int, shape (n,)
-    """
-
-    rows: Floats
-    centres: Floats
-    distances: Floats
-    sure: Floats
-    labels: Labels
+    rows: Floats  # (n, r)
+    centres: Floats  # (k, r), means of the clusters; of an empty cluster NaN
+    distances: Floats  # (n, k), samples to centres; infinite where a cluster is empty
+    sure: Floats  # (n,)
+    """1 − d(own centre) / d(nearest other centre), clipped to 0 … 1: 1 at the centre, 0 halfway to
+    another one or beyond. Where there is only one cluster, 1. A cluster of one says nothing about
+    how clearly its sample belongs to it: 0 there. A sample without a cluster has 0, too."""
+    labels: Labels  # (n,), −1 where a sample has no cluster
 
     @property
     def sizes(self) -> npt.NDArray[np.intp]:
         """Samples of every cluster, shape (k,)."""
-        return np.bincount(self.labels, minlength=len(self.centres))
+        return cluster_sizes(self.labels, len(self.centres))
+
+    @property
+    def placed(self) -> npt.NDArray[np.bool_]:
+        """Which samples have a cluster, shape (n,)."""
+        return np.asarray(self.labels != NO_CLUSTER)
+
+    @property
+    def company(self) -> npt.NDArray[np.intp]:
+        """Samples in the cluster of every sample, itself included, shape (n,); 0 without one."""
+        return np.where(self.placed, self.sizes[self.labels], 0)
 
     @property
     def own(self) -> Floats:
-        """Distance of every sample to its own centre, shape (n,)."""
-        return self.distances[np.arange(len(self.labels)), self.labels]
+        """Distance of every sample to its own centre, shape (n,); infinite without one."""
+        own = self.distances[np.arange(len(self.labels)), self.labels]
+        return np.where(self.placed, own, np.inf)
 
-    def central(self, cluster: int, most: int = SHOWN) -> list[int]:
-        """The samples that stand for a cluster: the surest, of equals the nearest to the centre."""
-        return [int(j) for j in self._ranked(cluster)[:most]]
+    def central_and_doubtful(self, cluster: int) -> tuple[list[int], list[int]]:
+        """The samples that stand for a cluster, and the least sure, least first, of the others.
 
-    def doubtful(self, cluster: int, most: int = SHOWN) -> list[int]:
-        """The least sure, least first; none that is among the central ones."""
-        rest = self._ranked(cluster)[SHOWN:]
-        return [int(j) for j in rest[::-1][:most]]
-
-    def _ranked(self, cluster: int) -> npt.NDArray[np.intp]:
+        The surest are central, of equals the nearest to the centre.
+        """
         inside = np.flatnonzero(self.labels == cluster)
-        return inside[np.lexsort((inside, self.own[inside], -self.sure[inside]))]
+        ranked = inside[np.lexsort((inside, self.own[inside], -self.sure[inside]))].tolist()
+        return ranked[:SHOWN], ranked[SHOWN:][::-1][:SHOWN]
 
 
 def membership(rows: Floats, labels: Labels, n_clusters: int) -> Membership:
     """What distances to the centres say, for a representation of shape (n, r)."""
-    sizes = np.bincount(labels, minlength=n_clusters)
+    sizes, placed = cluster_sizes(labels, n_clusters), labels != NO_CLUSTER
     sums = np.zeros((n_clusters, rows.shape[1]))
-    np.add.at(sums, labels, rows)
+    np.add.at(sums, labels[placed], rows[placed])
     filled = sizes > 0
     centres = np.full_like(sums, np.nan)
     centres[filled] = sums[filled] / sizes[filled, None]
@@ -84,16 +82,11 @@ def membership(rows: Floats, labels: Labels, n_clusters: int) -> Membership:
     others[samples, labels] = np.inf
     second = others.min(axis=1)
     # two centres in one place: nobody belongs to the one more than to the other
-    ratio = np.divide(own, second, out=np.ones_like(own), where=second > 0)
+    ratio = np.divide(own, second, out=np.ones_like(own), where=placed & (second > 0))
     sure = np.clip(1.0 - ratio, 0.0, 1.0)
     if filled.sum() > 1:
         sure[sizes[labels] == 1] = 0.0  # its centre is itself
     return Membership(rows, centres, distances, sure, labels)
-
-
-def fused_weights(method: str, weights: Floats) -> Floats:
-    """What a method multiplies the kernels by when it fuses them, shape (m,)."""
-    return weights**2 if method == "gmkcf" else weights
 
 
 def representation(
@@ -110,7 +103,7 @@ def representation(
         return clustering.factors["embedding"], "the spectral embedding"
     weights = clustering.weights / clustering.weights.max()
     kernel = stack.fuse(fused_weights(method, weights), keep=False)
-    member = np.eye(n_clusters)[clustering.labels]
+    member = member_matrix(clustering.labels, n_clusters)
     sums = kernel.matmul(member) - member * kernel.diagonal()[:, None]  # not to themselves
     others = member.sum(axis=0) - member
     similarity = np.divide(sums, others, out=np.zeros_like(sums), where=others > 0)

@@ -1,6 +1,8 @@
 """How well clusters match known topics: accuracy, NMI, purity and the adjusted Rand index.
 
-Labels may be numbers or strings, and their names never matter.
+Labels are numbers or strings, one for each of n samples; their names never matter. All measures are
+from 0 to 1, but the adjusted Rand index, which may be below 0. Samples without a cluster, whose
+label is −1, count as one cluster of their own; `coverage` says how many the others are.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
 from gmkcf_dask.errors import InputError
+from gmkcf_dask.methods.members import NO_CLUSTER
 
 Labels = Sequence[Any] | npt.NDArray[Any]
 Counts = npt.NDArray[np.int64]
@@ -23,17 +26,6 @@ Codes = npt.NDArray[np.intp]
 def clustering_accuracy(labels_true: Labels, labels_pred: Labels) -> float:
     """Return the share of samples that agree under the best one-to-one map of clusters to classes.
 
-    Parameters
-    ----------
-    labels_true, labels_pred : sequence of str or int, length n_samples
-
-    Returns
-    -------
-    float
-        Between 0 and 1.
-
-    Examples
-    --------
     >>> clustering_accuracy(["a", "a", "b", "b"], [1, 1, 0, 1])
     0.75
     """
@@ -48,45 +40,22 @@ def nmi_max(labels_true: Labels, labels_pred: Labels) -> float:
     Two groupings that both put everything in one group agree fully (1); if only one of them does,
     it says nothing about the other (0).
 
-    Parameters
-    ----------
-    labels_true, labels_pred : sequence of str or int, length n_samples
-
-    Returns
-    -------
-    float
-        Between 0 and 1.
-
-    Examples
-    --------
     >>> nmi_max(["a", "a", "b", "b"], [7, 7, 3, 3])
     1.0
     >>> nmi_max(["a", "a", "b", "b"], [0, 1, 0, 1])
     0.0
     """
-    from sklearn.metrics import normalized_mutual_info_score  # slow to import
-
-    codes = _codes(labels_true, labels_pred)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The number of unique classes")  # they may be many
-        score = float(normalized_mutual_info_score(*codes, average_method="max"))
+    score = _sklearn_score(
+        "normalized_mutual_info_score", labels_true, labels_pred, average_method="max"
+    )
     return min(max(score, 0.0), 1.0)  # rounding
 
 
 def purity(labels_true: Labels, labels_pred: Labels) -> float:
     """Return the share of samples that belong to the largest class of their cluster.
 
-    Parameters
-    ----------
-    labels_true, labels_pred : sequence of str or int, length n_samples
+    It can only grow when clusters are split.
 
-    Returns
-    -------
-    float
-        Between 0 and 1; it can only grow when clusters are split.
-
-    Examples
-    --------
     >>> purity(["a", "a", "b", "b"], [0, 1, 2, 2])
     1.0
     """
@@ -97,26 +66,21 @@ def purity(labels_true: Labels, labels_pred: Labels) -> float:
 def adjusted_rand(labels_true: Labels, labels_pred: Labels) -> float:
     """Return the agreement on pairs of samples, corrected for chance (Hubert and Arabie, 1985).
 
-    Parameters
-    ----------
-    labels_true, labels_pred : sequence of str or int, length n_samples
+    At most 1; about 0 for random groupings.
 
-    Returns
-    -------
-    float
-        At most 1; about 0 for random groupings.
-
-    Examples
-    --------
     >>> adjusted_rand(["a", "a", "b", "b"], [0, 0, 1, 1])
     1.0
     """
-    from sklearn.metrics import adjusted_rand_score
+    return _sklearn_score("adjusted_rand_score", labels_true, labels_pred)
+
+
+def _sklearn_score(name: str, labels_true: Labels, labels_pred: Labels, **options: Any) -> float:
+    from sklearn import metrics  # slow to import
 
     codes = _codes(labels_true, labels_pred)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The number of unique classes")
-        return float(adjusted_rand_score(*codes))
+        warnings.filterwarnings("ignore", "The number of unique classes")  # they may be many
+        return float(getattr(metrics, name)(*codes, **options))
 
 
 def scores(labels_true: Labels, labels_pred: Labels) -> dict[str, float]:
@@ -136,48 +100,48 @@ def scores(labels_true: Labels, labels_pred: Labels) -> dict[str, float]:
     >>> scores(["a", "a", "b", "b"], [1, 1, 0, 0])
     {'ACC': 1.0, 'NMI': 1.0, 'purity': 1.0, 'ARI': 1.0}
     """
-    measures = {
-        "ACC": clustering_accuracy,
-        "NMI": nmi_max,
-        "purity": purity,
-        "ARI": adjusted_rand,
-    }
     codes = _codes(labels_true, labels_pred)
-    return {name: measure(*codes) for name, measure in measures.items()}
+    return {
+        "ACC": clustering_accuracy(*codes),
+        "NMI": nmi_max(*codes),
+        "purity": purity(*codes),
+        "ARI": adjusted_rand(*codes),
+    }
+
+
+def coverage(labels_pred: Labels) -> float:
+    """Return the share of samples that have a cluster.
+
+    >>> coverage([0, 1, -1, 0])
+    0.75
+    """
+    labels = np.asarray(labels_pred).astype(str)
+    if not labels.size:
+        raise InputError("there are no labels to score: give at least one sample.")
+    return float((labels != str(NO_CLUSTER)).mean())
 
 
 def confusion(
     labels_true: Labels, labels_pred: Labels, n_clusters: int
 ) -> tuple[list[str], list[int], Counts]:
-    """Return how many samples of every topic are in every cluster.
+    """Return topics, clusters and counts, shape (n_topics, n_clusters), of samples in both.
 
-    Parameters
-    ----------
-    labels_true : sequence of str or int, length n_samples
-    labels_pred : sequence of int, length n_samples
-        From 0 to n_clusters − 1.
-    n_clusters : int
+    Predicted labels are from 0 to n_clusters − 1. Topics that the best one-to-one map gives a
+    cluster come first, by name; clusters are in the order of the topics they are mapped to. Where
+    there are samples without a cluster the last column, −1, counts them.
 
-    Returns
-    -------
-    topics : list of str
-        Those that the best one-to-one map gives a cluster, by name, then the others.
-    clusters : list of int
-        In the order of the topics they are mapped to, then the others.
-    counts : ndarray of int, shape (n_topics, n_clusters)
-
-    Examples
-    --------
     >>> topics, clusters, counts = confusion(["a", "a", "b"], [1, 1, 0], 2)
     >>> topics, clusters, counts.tolist()
     (['a', 'b'], [1, 0], [[2, 0], [0, 1]])
     """
     topics, of = np.unique(np.asarray(labels_true).astype(str), return_inverse=True)
-    counts = np.zeros((len(topics), n_clusters), dtype=np.int64)
+    counts = np.zeros((len(topics), n_clusters + 1), dtype=np.int64)
     np.add.at(counts, (of, np.asarray(labels_pred)), 1)
-    rows, columns = (list(map(int, way)) for way in linear_sum_assignment(counts, maximize=True))
+    matched = linear_sum_assignment(counts[:, :n_clusters], maximize=True)
+    rows, columns = (list(map(int, way)) for way in matched)
     rows += [i for i in range(len(topics)) if i not in rows]
     columns += [c for c in range(n_clusters) if c not in columns]
+    columns += [NO_CLUSTER] if counts[:, NO_CLUSTER].any() else []
     return [str(topics[i]) for i in rows], columns, counts[np.ix_(rows, columns)]
 
 

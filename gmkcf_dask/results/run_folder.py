@@ -19,15 +19,10 @@ from msgspec import UNSET
 
 from gmkcf_dask.errors import DamagedModelError, InputError, redacted_tree
 from gmkcf_dask.kernels.specs import is_plain_name
-from gmkcf_dask.results.checkpoints import (
-    FOLDER,
-    Fingerprint,
-    differences,
-    has_checkpoint,
-    plain,
-)
+from gmkcf_dask.results.checkpoints import FOLDER, Fingerprint, differences, has_checkpoint
 from gmkcf_dask.results.csv_cells import cell_text, csv_lines, escaped_cell
 from gmkcf_dask.results.schemas import Insight, RunResult, parse_insight, plain_values, validated
+from gmkcf_dask.results.serialize import plain
 from gmkcf_dask.store.files import (
     check_writable,
     confined,
@@ -134,9 +129,8 @@ def write_run(
     """
     make_folder(path, "the run")
     sweep_run(path)
-    remove(path / RESULT)
-    remove(path / REPORT)
-    remove(path / INSIGHT)
+    for name in (RESULT, REPORT, INSIGHT):
+        remove(path / name)
     cells = map(escaped_cell, ids) if result.escaped_ids else ids
     rows = zip(cells, labels.tolist(), strict=True)
     text = csv_lines([["id", "label"]]) + csv_lines(rows)

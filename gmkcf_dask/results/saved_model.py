@@ -24,6 +24,7 @@ from gmkcf_dask.corpus.text_options import TextReading
 from gmkcf_dask.corpus.validate import as_features
 from gmkcf_dask.errors import DamagedModelError, InputError, StoreError
 from gmkcf_dask.kernels.cross import missing_kernel
+from gmkcf_dask.kernels.factor_cross import DictArrays, TrainingFactors
 from gmkcf_dask.kernels.features import ArrayFeatures
 from gmkcf_dask.kernels.specs import (
     FunctionKernel,
@@ -34,7 +35,7 @@ from gmkcf_dask.kernels.specs import (
 )
 from gmkcf_dask.kernels.tiles import ResolvedKernel
 from gmkcf_dask.methods.base import Clustering, Method
-from gmkcf_dask.methods.registry import make_method, parameters_of
+from gmkcf_dask.methods.registry import make_method
 from gmkcf_dask.results.schemas import (
     MODEL_FORMAT_VERSION,
     EstimatorParameters,
@@ -44,11 +45,22 @@ from gmkcf_dask.results.schemas import (
     ModelFiles,
     ModelKernel,
     ModelStrings,
+    ModelTraining,
     parse_insight,
     plain_values,
     validated,
 )
-from gmkcf_dask.results.serialize import DAMAGE, digest, dump, pack, read_arrays, unpack
+from gmkcf_dask.results.serialize import (
+    DAMAGE,
+    check_seal,
+    digest,
+    dump,
+    pack,
+    read_arrays,
+    seal,
+    short_error,
+    unpack,
+)
 from gmkcf_dask.results.training import Training, features_of, matrix_of_name
 from gmkcf_dask.store.files import (
     exists,
@@ -71,36 +83,21 @@ _MOST_JSON = 1 << 30
 
 @dataclass(frozen=True)
 class Model:
-    """All there is to know about a fit.
-
-    Attributes
-    ----------
-    method : Method
-        With its parameters.
-    clustering : Clustering
-        Labels, weights, history, factors.
-    training : Training
-        What new samples are compared with.
-    parameters : mapping
-        Of the estimator, beside those of the method: how kernels were made.
-    versions : mapping of str
-        Of what made it.
-    named_features : bool
-        Whether the columns of the training samples had names, as those of a data frame have.
-    insight : Insight or None
-        What a report is made from, once it was computed.
-    seconds : mapping of float
-        How long the stages of the fit took.
-    """
+    """All there is to know about a fit."""
 
     method: Method
     clustering: Clustering
     training: Training
+    """What new samples are compared with."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Of the estimator, beside those of the method: how kernels were made."""
     versions: Mapping[str, str] = field(default_factory=package_versions)
     named_features: bool = False
+    """Whether the columns of the training samples had names, as those of a data frame have."""
     insight: Insight | None = None
+    """What a report is made from, once it was computed."""
     seconds: Mapping[str, float] = field(default_factory=dict)
+    """By stage of the fit."""
 
 
 def save_model(model: Model, path: Path, *, features: bool = True, overwrite: bool = False) -> None:
@@ -133,7 +130,7 @@ def save_model(model: Model, path: Path, *, features: bool = True, overwrite: bo
     make_folder(path, "the model")
     for what, content in files.items():
         put_atomic(path / names[what], content)
-    put_atomic(path / MODEL, dump({"digest": digest(dump(body)), **body}))
+    put_atomic(path / MODEL, seal(body))
     for name in names_in(path):  # of the model before this one
         if _OWN_FILE.fullmatch(name) and name not in names.values():
             remove(path / name)
@@ -165,11 +162,10 @@ def load_model(path: Path) -> Model:
         raise _damaged(path, f"{MODEL} is not one of ours")
     _refuse_newer(path, body)
     try:
-        if body.pop("digest") != digest(dump(body)):
-            raise ValueError(f"the digest of {MODEL} does not fit")
+        check_seal(body, f"the digest of {MODEL} does not fit")
         return _model(path, validated(body, ModelFile))
     except (*DAMAGE, StoreError) as error:
-        raise _damaged(path, _in_short(error)) from error
+        raise _damaged(path, short_error(error)) from error
 
 
 def _refuse_newer(path: Path, body: Mapping[str, Any]) -> None:
@@ -177,8 +173,8 @@ def _refuse_newer(path: Path, body: Mapping[str, Any]) -> None:
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise _damaged(path, "its format version cannot be right")
     if version > MODEL_FORMAT_VERSION:
-        made = body.get("versions")
-        by = made.get("gmkcf-dask") if isinstance(made, dict) else None
+        versions = body.get("versions")
+        by = versions.get("gmkcf-dask") if isinstance(versions, dict) else None
         with_it = f" {by}" if isinstance(by, str) and by.isascii() and len(by) < 40 else ""
         raise InputError(
             f"the model at {path} has format version {version} and this program reads up to "
@@ -201,9 +197,8 @@ def _strings(training: Training) -> dict[str, Any]:
 def _tree(model: Model) -> dict[str, Any]:
     clustering, training = model.clustering, model.training
     own = {f.name: getattr(clustering, f.name) for f in fields(clustering)}
-    method = {name: getattr(model.method, name) for name in parameters_of(model.method.name)}
     return {
-        "method": {"name": model.method.name, "parameters": method},
+        "method": {"name": model.method.name, "parameters": model.method.parameters()},
         "parameters": dict(model.parameters),
         "named_features": model.named_features,
         "seconds": {stage: float(value) for stage, value in model.seconds.items()},
@@ -216,6 +211,7 @@ def _tree(model: Model) -> dict[str, Any]:
                 for kernel in training.kernels
             ],
             "norms": dict(training.norms),
+            **_factors_tree(training),
         },
     }
 
@@ -224,6 +220,29 @@ def _kind(spec: KernelSpec) -> Literal["formula", "function", "matrix"]:
     if isinstance(spec, FunctionKernel):
         return "function"
     return "matrix" if isinstance(spec, Precomputed) else "formula"
+
+
+def _factors_tree(training: Training) -> dict[str, Any]:
+    if training.factors is None:
+        return {}
+    factors = training.factors
+    arrays: dict[str, Any] = {n: factors.arrays.read(n) for n in factors.array_names()}
+    for name, values in arrays.items():
+        if not isinstance(values, np.ndarray):  # a sparse factor that the user brought
+            arrays[name] = values.toarray()
+    records = [{"name": name, "kind": kind} for name, kind in factors.kinds.items()]
+    return {"factors": records, "factor_arrays": arrays}
+
+
+def _factors(content: ModelTraining) -> TrainingFactors | None:
+    if not content.factors:
+        return None
+    kinds = {record.name: record.kind for record in content.factors}
+    factors = TrainingFactors(kinds, DictArrays(content.factor_arrays))
+    missing = set(factors.array_names()) - set(content.factor_arrays)
+    if missing:
+        raise ValueError(f"{min(missing)} is missing")
+    return factors
 
 
 def _model(path: Path, file: ModelFile) -> Model:
@@ -254,6 +273,7 @@ def _model(path: Path, file: ModelFile) -> Model:
         titles=_texts(strings.titles, n),
         excerpts=_texts(strings.excerpts, n),
         topics=_texts(strings.topics, n),
+        factors=_factors(content.training),
     )
     parameters = {
         name: tuple(value) if isinstance(value, list) else value
@@ -286,7 +306,7 @@ def _parameters(parameters: EstimatorParameters) -> dict[str, Any]:
 def _kernel(entry: ModelKernel) -> ResolvedKernel:
     if not is_plain_name(entry.name):
         raise ValueError("the name of a kernel cannot be right")
-    spec: KernelSpec = missing_kernel(entry.name)
+    spec: Any = missing_kernel(entry.name)
     if entry.kind == "formula":
         spec = parse_kernel(entry.name)
     elif entry.kind == "matrix":
@@ -296,7 +316,7 @@ def _kernel(entry: ModelKernel) -> ResolvedKernel:
 
 def refuse_misfits(method: Method, clustering: Clustering, training: Training) -> None:
     """Reject arrays whose shapes do not fit each other, though their digests are right."""
-    n, k, m = training.n_samples, method.n_clusters, len(training.kernels)
+    n, k, m = training.n_samples, method.n_clusters, training.n_kernels
     shapes = {
         "U": (n, k), "V": (n, k), "UtKU": (k, k), "C": (n, k), "norms": (k,),
         "fused_weights": (m,), "embedding": (n, k), "extension": (n, k), "eigenvalues": (k,),
@@ -369,11 +389,6 @@ def _check_place(path: Path, *, overwrite: bool) -> None:
         raise InputError(
             f"{path} holds other files, such as {min(others)}: choose another folder for the model"
         )
-
-
-def _in_short(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def _damaged(path: Path, why: str) -> DamagedModelError:

@@ -18,7 +18,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.methods.base import Clustering, RunSummary
-from gmkcf_dask.store.manifest import KernelRecord
+from gmkcf_dask.methods.members import NO_CLUSTER
+from gmkcf_dask.store.manifest import FactorRecord, KernelRecord
 
 INSIGHT_VERSION = 1
 CHECKPOINT_FORMAT = 1
@@ -86,7 +87,10 @@ class ClusterInsight(Struct, frozen=True):
 
 
 class Documents(Struct, frozen=True):
-    """Columns of length n_samples, or None; x and y are empty where there is no map."""
+    """Columns of length n_samples, or None; x and y are empty where there is no map.
+
+    The label is −1 where a sample has no cluster.
+    """
 
     ids: list[str]
     labels: list[Label]
@@ -138,7 +142,7 @@ class FusedInsight(Struct, frozen=True):
 
 
 class Confusion(Struct, frozen=True):
-    """Samples by known topic (rows) and cluster (columns)."""
+    """Samples by known topic (rows) and cluster (columns); the column −1 is of no cluster."""
 
     topics: list[str]
     clusters: list[Label]
@@ -174,6 +178,8 @@ class Insight(Struct, frozen=True):
     parameters: dict[str, Any]
     warnings: list[str]
     created: str
+    n_without_cluster: Count = 0
+    """Samples with the label −1."""
 
 
 _AGAIN = "remove insight.json and make it again with gmkcf report RUN"
@@ -208,6 +214,7 @@ def parse_insight(content: object) -> Insight:
 def _misfits(insight: Insight) -> Iterator[str]:
     """Fields whose lengths, row numbers or labels do not fit the others."""
     n, labels = insight.n_samples, {cluster.label for cluster in insight.clusters}
+    or_none = labels | {NO_CLUSTER}
     if len(labels) < len(insight.clusters):
         yield "clusters (two have one label)"
     for i, cluster in enumerate(insight.clusters):
@@ -222,8 +229,12 @@ def _misfits(insight: Insight) -> Iterator[str]:
         absent = column is None or (name in ("x", "y") and not column)
         if not absent and len(column) != n:
             yield f"documents.{name}"
-    if not labels.issuperset(insight.documents.labels):
+    if not or_none.issuperset(insight.documents.labels):
         yield "documents.labels"
+    if NO_CLUSTER in labels:
+        yield "clusters (one has the label −1, which is no cluster)"
+    elif insight.documents.labels.count(NO_CLUSTER) != insight.n_without_cluster:
+        yield "n_without_cluster"
     kernels, fused, table = insight.kernels, insight.fused, insight.confusion
     m, g = len(kernels.names), len(fused.groups)
     shapes: dict[str, tuple[list[list[Any]], int, int]] = {
@@ -242,7 +253,7 @@ def _misfits(insight: Insight) -> Iterator[str]:
         yield "fused.groups or labels"
     if (fused.inside is UNSET) != (fused.between is UNSET):
         yield "fused.inside"
-    if table is not None and not labels.issuperset(table.clusters):
+    if table is not None and not or_none.issuperset(table.clusters):
         yield "confusion.clusters"
     if insight.best >= max(len(insight.runs), 1):
         yield "best"
@@ -305,6 +316,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
     precision: str
     block_size: int
     kernels: list[KernelRecord]
+    """Kernels in tiles."""
     kernel_weights: dict[str, float]
     weights_history: list[list[float]] = []
     objective_history: list[float]
@@ -318,6 +330,12 @@ class RunResult(Struct, frozen=True, kw_only=True):
     escaped_ids: bool = False
     """Ids in labels.csv are escaped against spreadsheet programs."""
     clusters: list[ClusterEntry] = []
+    contrast: float | None = None
+    """How much closer samples of one cluster are than any two; None where that is not known."""
+    n_without_cluster: Count = 0
+    """Samples with the label −1."""
+    what: str = "samples"
+    """What people call the samples: documents where they are texts."""
     warnings: list[str] = []
     seconds: Seconds = {}
 
@@ -357,6 +375,9 @@ class ModelTraining(Struct, frozen=True):
     n_features: int
     kernels: list[ModelKernel]
     norms: dict[str, np.ndarray[Any, Any]]
+    factors: list[FactorRecord] = []
+    """Factored kernels, in the order of their weights."""
+    factor_arrays: dict[str, np.ndarray[Any, Any]] = {}
 
 
 class ModelMethod(Struct, frozen=True):

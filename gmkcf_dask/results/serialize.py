@@ -11,7 +11,7 @@ import json
 import math
 import tokenize
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -56,14 +56,29 @@ def _claimed(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
 
 def pack(value: Any, arrays: dict[str, npt.NDArray[Any]]) -> Any:
     """A tree that JSON can hold; arrays are put aside under a name."""
-    if isinstance(value, np.ndarray):
+
+    def put_aside(array: npt.NDArray[Any]) -> str:
         name = f"a{len(arrays)}"
-        arrays[name] = value
+        arrays[name] = array
         return _ARRAY + name
+
+    return _json_tree(value, put_aside)
+
+
+def plain(value: Any) -> Any:
+    """A tree as JSON would give it back; arrays by their shape and digest."""
+    return _json_tree(
+        value, lambda array: f"{array.shape} {digest(np.ascontiguousarray(array).tobytes())}"
+    )
+
+
+def _json_tree(value: Any, of_array: Callable[[npt.NDArray[Any]], str]) -> Any:
+    if isinstance(value, np.ndarray):
+        return of_array(value)
     if isinstance(value, Mapping):
-        return {str(key): pack(part, arrays) for key, part in value.items()}
+        return {str(key): _json_tree(part, of_array) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [pack(part, arrays) for part in value]
+        return [_json_tree(part, of_array) for part in value]
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -84,6 +99,23 @@ def dump(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body, indent=1, sort_keys=True).encode()
 
 
+def seal(body: Mapping[str, Any]) -> bytes:
+    """As JSON with its digest."""
+    return dump({"digest": digest(dump(body)), **body})
+
+
+def check_seal(body: dict[str, Any], message: str) -> None:
+    """Take the digest off a sealed body; ValueError with the message where it does not match."""
+    if body.pop("digest") != digest(dump(body)):
+        raise ValueError(message)
+
+
 def digest(content: bytes) -> str:
     """Of the content of a file."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def short_error(error: Exception) -> str:
+    """An error in a few words: those of archives can quote whole files."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 100 else f"{text[:97]}..."

@@ -8,14 +8,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gmkcf_dask.corpus.model import Matrix
 from gmkcf_dask.corpus.text_options import TextReading
 from gmkcf_dask.errors import DamagedStoreError, DataWarning, InputError, StoreGoneError
 from gmkcf_dask.kernels.cross import MissingFunction, missing_function_message, missing_kernel
+from gmkcf_dask.kernels.factor_cross import DictArrays, TrainingFactors
 from gmkcf_dask.kernels.features import ArrayFeatures, Features
 from gmkcf_dask.kernels.specs import FunctionKernel, KernelSpec, Precomputed, parse_kernel
 from gmkcf_dask.kernels.tiles import ResolvedKernel
+from gmkcf_dask.store.factors import KeptArrays
 from gmkcf_dask.store.features import StoredFeatures
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.request import KernelRequest
@@ -25,78 +28,70 @@ from gmkcf_dask.system.arrays import Floats
 
 @dataclass(frozen=True)
 class Training:
-    """The training samples of a fit.
-
-    Attributes
-    ----------
-    n_samples, n_features : int
-        No features where all kernels were precomputed.
-    kernels : tuple of ResolvedKernel
-        In the order of the fit, each by the formula whose values it has: in a store one kernel may
-        stand for others.
-    norms : mapping of str to ndarray, shape (n,)
-        What normalisation divides by, where that is not to be had from single samples.
-    features : Features or None
-        In memory, or in a store; None where they were left out of a saved model.
-    ids, terms : tuple of str, or None
-        Names of the samples and of the features.
-    reading : TextReading or None
-        How texts became features.
-    titles, excerpts, topics : tuple of str, or None
-        What a report says of the samples.
-    gone : str or None
-        Why there are no features, where there should be a store: one sentence.
-    damaged : mapping of str to str
-        Of a store, which of all this is damaged, and one sentence each. It is refused when it is
-        needed, and not before: results do not depend on it.
-    """
+    """The training samples of a fit; None for what is not known of them."""
 
     n_samples: int
     n_features: int
+    """0 where all kernels were precomputed."""
     kernels: tuple[ResolvedKernel, ...]
+    """In the order of the fit, each by the formula whose values it has: in a store one kernel may
+    stand for others."""
     norms: Mapping[str, Floats]
+    """By kernel, shape (n,): what normalisation divides by, where samples alone do not tell."""
     features: Features | None
+    """In memory, or in a store; None where they were left out of a saved model."""
     ids: tuple[str, ...] | None = None
     terms: tuple[str, ...] | None = None
+    """Names of the features."""
     reading: TextReading | None = None
+    """How texts became features."""
     titles: tuple[str, ...] | None = None
     excerpts: tuple[str, ...] | None = None
     topics: tuple[str, ...] | None = None
     gone: str | None = None
+    """Why there are no features, where there should be a store: one sentence."""
     damaged: Mapping[str, str] = field(default_factory=dict)
+    """Of a store, which of all this is damaged, and one sentence each. It is refused when it is
+    needed, and not before: results do not depend on it."""
+    factors: TrainingFactors | None = None
+    """Of factored kernels, which come after those in `kernels`."""
 
     @property
     def precomputed(self) -> bool:
         """Whether all kernels were brought by the user: then new ones have to be, too."""
-        return all(isinstance(kernel.spec, Precomputed) for kernel in self.kernels)
+        matrices = all(isinstance(kernel.spec, Precomputed) for kernel in self.kernels)
+        return bool(self.kernels) and matrices and self.factors is None
+
+    @property
+    def n_kernels(self) -> int:
+        return len(self.kernels) + (0 if self.factors is None else len(self.factors.names))
 
     def with_functions(self, functions: Mapping[str, Any]) -> Training:
         """Kernels that were functions get these, by name."""
-        known = [kernel.name for kernel in self.kernels if not _is_formula(kernel.spec)]
+        known = [k.name for k in self.kernels if isinstance(k.spec, FunctionKernel | Precomputed)]
         for name in functions:
             if name not in known:
                 raise InputError(
                     f"there is no kernel function {name!r} in this model: "
                     + (f"it has {', '.join(known)}" if known else "leave it out")
                 )
-        return replace(
-            self,
-            kernels=tuple(
-                replace(kernel, spec=FunctionKernel(functions[kernel.name], kernel.name))
-                if kernel.name in functions
-                else kernel
-                for kernel in self.kernels
-            ),
+        kernels = (
+            replace(kernel, spec=FunctionKernel(functions[kernel.name], kernel.name))
+            if kernel.name in functions
+            else kernel
+            for kernel in self.kernels
         )
+        return replace(self, kernels=tuple(kernels))
 
     def in_memory(self) -> Training:
         """The same with features in the memory of this process."""
+        factors = None if self.factors is None else self.factors.in_memory()
         if self.features is None or isinstance(self.features, ArrayFeatures):
-            return self
+            return replace(self, factors=factors)
         if isinstance(self.features, StoredFeatures):
             self.features.refuse_another()
         whole = self.features.rows(slice(0, self.n_samples))
-        return replace(self, features=ArrayFeatures(whole))
+        return replace(self, features=ArrayFeatures(whole), factors=factors)
 
     def refuse_damaged(self, *needed: str) -> None:
         """Refuse to go on where something that is needed is damaged."""
@@ -116,7 +111,13 @@ class Training:
                     f"kernel {spec.name} is a matrix and others are computed from features, so "
                     "there is nothing to compute it from for new samples: give a function instead"
                 )
-        if self.features is None and not self.precomputed:
+        if self.factors is not None and self.kernels:
+            raise InputError(
+                "new samples cannot be placed by kernels in tiles and factored kernels together: "
+                "fit with one of the two kinds"
+            )
+        given = self.factors is not None and self.factors.given
+        if self.features is None and not (self.precomputed or given):
             raise InputError(
                 self.gone
                 or "this model was saved without the features of its training samples, and new "
@@ -125,12 +126,16 @@ class Training:
 
 
 def training_of_request(
-    request: KernelRequest, kernels: tuple[ResolvedKernel, ...], norms: Mapping[str, Floats]
+    request: KernelRequest,
+    kernels: tuple[ResolvedKernel, ...],
+    norms: Mapping[str, Floats],
+    arrays: Mapping[str, npt.NDArray[Any]] | None = None,
 ) -> Training:
     """Of kernels in memory: features by reference, so they must be nobody else's to change."""
     corpus, kept = request.corpus, tuple(map(_without_matrix, kernels))
+    factors = None if arrays is None else TrainingFactors(request.factored, DictArrays(arrays))
     if corpus is None:
-        return Training(request.n_samples, 0, kept, norms, None)
+        return Training(request.n_samples, 0, kept, norms, None, factors=factors)
     return Training(
         corpus.n_samples,
         corpus.n_features,
@@ -143,6 +148,7 @@ def training_of_request(
         corpus.titles,
         corpus.excerpts,
         corpus.labels,
+        factors=factors,
     )
 
 
@@ -179,7 +185,13 @@ def training_of_store(store: KernelStore, specs: Iterable[KernelSpec] = ()) -> T
         strings("excerpts"),
         strings("labels"),
         damaged=damaged,
+        factors=_stored_factors(store),
     )
+
+
+def _stored_factors(store: KernelStore) -> TrainingFactors | None:
+    kinds = {record.name: record.kind for record in store.manifest.factored}
+    return TrainingFactors(kinds, KeptArrays(store.factors())) if kinds else None
 
 
 def _spec(name: str, manifest: Any, known: Mapping[str, KernelSpec]) -> KernelSpec:
@@ -204,10 +216,6 @@ def _without_matrix(kernel: ResolvedKernel) -> ResolvedKernel:
         return kernel
     spec = matrix_of_name(kernel.name, kernel.normalization, kernel.scaling)
     return replace(kernel, spec=spec)
-
-
-def _is_formula(spec: KernelSpec) -> bool:
-    return not isinstance(spec, FunctionKernel | Precomputed)
 
 
 def features_of(training: Training) -> Matrix:

@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
-from functools import partial, reduce
-from itertools import count
-from operator import add
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import structs
 
-from gmkcf_dask.compute.blas import on_cores
+from gmkcf_dask.compute.build_tasks import BuiltTiles, resolve_by_tasks, run_batches, tiles_of
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.errors import (
     BlindWorkersError,
@@ -32,24 +27,17 @@ from gmkcf_dask.errors import (
     StoreGoneError,
 )
 from gmkcf_dask.events import Listener, StageProgress, ignore
-from gmkcf_dask.kernels.duplicates import Comparison, stored_names
+from gmkcf_dask.kernels.duplicates import Comparison
 from gmkcf_dask.kernels.features import Features, PairTile
-from gmkcf_dask.kernels.statistics import TileStatistics, resolve, run_here, summary_of
-from gmkcf_dask.kernels.tiles import CODE_SCALE, STORED_DTYPE, ResolvedKernel, stored_tiles
-from gmkcf_dask.kernels.tiling import STORED_BYTES, Precision, Tiling, default_block
+from gmkcf_dask.kernels.tiles import CODE_SCALE
+from gmkcf_dask.kernels.tiling import FACTOR_ROWS, STORED_BYTES, Tiling, default_block
+from gmkcf_dask.store import files
 from gmkcf_dask.store.digests import TileTable
-from gmkcf_dask.store.files import (
-    absolute,
-    exists,
-    make_folders,
-    missing_folders,
-    refuse_link,
-    remove_folder,
-)
-from gmkcf_dask.store.kernel_store import KernelStore, delete_store, is_store, records
+from gmkcf_dask.store.factors import StoreArrays, factor_bytes, factor_stages, written_bytes
+from gmkcf_dask.store.kernel_store import KernelStore, delete_store, is_store
 from gmkcf_dask.store.layout import bad_metadata
 from gmkcf_dask.store.lock import LockInfo, confirm, writing
-from gmkcf_dask.store.manifest import SUMMARY_BYTES, Manifest, differences, vector_digest
+from gmkcf_dask.store.manifest import SUMMARY_BYTES, KernelRecord, Manifest, differences
 from gmkcf_dask.store.object_storage import is_remote
 from gmkcf_dask.store.preflight import refuse_blind_workers
 from gmkcf_dask.store.repair import clear_places, repair_damage, rewrite_inputs, rewrite_metadata
@@ -57,13 +45,10 @@ from gmkcf_dask.store.request import KernelRequest
 from gmkcf_dask.store.tile_reader import gone
 from gmkcf_dask.store.tile_tasks import (
     WriteTiles,
-    batches,
     diagonal_from_tiles,
     for_tasks,
-    pair_tile,
     resolved_kernels,
-    run_tasks,
-    tiles_per_build_task,
+    write_diagonals,
 )
 from gmkcf_dask.store.verify import (
     BadTile,
@@ -75,67 +60,15 @@ from gmkcf_dask.store.verify import (
 )
 from gmkcf_dask.system.arrays import Floats
 from gmkcf_dask.system.disk_space import disk_full_errors, refuse_few_files
-from gmkcf_dask.system.units import human_bytes
+from gmkcf_dask.system.units import ceil_div, human_bytes
 
 _SECONDS_BETWEEN_MANIFESTS = 2.0
-
-
-@dataclass(frozen=True)
-class BuiltTiles:
-    """Kernels in memory, as they would be stored.
-
-    Attributes
-    ----------
-    stacks : tuple of ndarray, one per tile, each of shape (m, len I, len J)
-    kernels : tuple of ResolvedKernel
-        With their statistics.
-    norms : dict of ndarray of float64, shape (n,)
-        By kernel, what normalisation divides by.
-    """
-
-    stacks: tuple[npt.NDArray[Any], ...]
-    kernels: tuple[ResolvedKernel, ...]
-    norms: dict[str, Floats]
+_OTHER_FILES = 64  # manifest, names, features (a few large chunks), groups
 
 
 def build_tiles(request: KernelRequest, block: int, listen: Listener = ignore) -> BuiltTiles:
     """Compute the tiles of every kernel of a request in this process."""
     return tiles_of(request.kernels, request.features, block, request.precision, listen)
-
-
-def tiles_of(
-    kernels: tuple[ResolvedKernel, ...],
-    features: Features,
-    block: int,
-    precision: Precision,
-    listen: Listener = ignore,
-) -> BuiltTiles:
-    """The same for kernels that may have options of their own each."""
-    tiling = Tiling(features.n_samples, block)
-    everything, step = range(tiling.n_tiles), tiles_per_build_task(tiling)
-    lock, done = Lock(), count(1)
-
-    def sweep(gather: Callable[[PairTile], TileStatistics], what: str) -> TileStatistics:
-        # grouped as the tasks of a store are, so that both get the same bits
-        groups = [everything[t : t + step] for t in range(0, tiling.n_tiles, step)]
-        listen(StageProgress(what, 0, tiling.n_tiles))
-        found = on_cores(lambda: partial(run_here, gather, features, tiling), groups)
-        listen(StageProgress(what, tiling.n_tiles, tiling.n_tiles))
-        return reduce(add, found)
-
-    def make(t: int) -> npt.NDArray[Any]:
-        stack = np.empty((len(kernels), *tiling.shape(t)), STORED_DTYPE[precision])
-        tile = pair_tile(features, tiling, t)
-        for room, (_, stored, _) in zip(
-            stack, stored_tiles(kernels, tile, norms, precision), strict=True
-        ):
-            room[...] = stored
-        with lock:
-            listen(StageProgress("kernels", next(done), tiling.n_tiles))
-        return stack
-
-    kernels, norms = resolve(kernels, features, tiling, sweep)
-    return BuiltTiles(tuple(on_cores(lambda: make, everything)), kernels, norms)
 
 
 def find_store(path: Path, request: KernelRequest) -> KernelStore | None:
@@ -146,7 +79,7 @@ def find_store(path: Path, request: KernelRequest) -> KernelStore | None:
     """
     if not is_store(path):
         return None
-    store = KernelStore(absolute(path), Manifest.read(path))
+    store = KernelStore(files.absolute(path), Manifest.read(path))
     wanted = request.manifest(request.block or 1)
     different = differences(store.manifest, wanted, any_block=request.block is None)
     if different:
@@ -196,20 +129,18 @@ def build_store(
         runner = Runner(n_threads=runner.n_threads)
     if store is not None and store.manifest.complete:
         return _repaired(store, request, runner, listen, verify=verify, force=force)
-    refuse_link(path, "a store")
+    files.refuse_link(path, "a store")
     KernelStore.check_place(path)
-    if store is None:
-        edge = block or request.block or default_block(request.n_samples)
-        _refuse_few_files(path, request, edge)
-    missing = missing_folders(path)
-    make_folders(path.parent)
+    edge = block or request.block or default_block(request.n_samples)
+    if store is None and not is_remote(path):
+        refuse_few_files(path, _files_of(request, edge), "the store")
+    missing = files.missing_folders(path)
+    files.make_folders(path.parent)
     try:
         with _disk_full_errors(path, request), writing(path, force=force) as lock:
+            build = _Build(request, runner, listen, lock)
             store = find_store(path, request)  # another writer may have been here meanwhile
-            if store is not None:
-                return _fill(store, request, runner, listen, lock, found_there=True)
-            edge = block or request.block or default_block(request.n_samples)
-            return _make(path, request, edge, runner, listen, lock)
+            return build.create(path, edge) if store is None else build.resume(store)
     except InputError:
         for folder in missing[1:]:
             with suppress(OSError):  # somebody put something there meanwhile
@@ -234,14 +165,14 @@ def _repaired(
     if not look(store) and not (verify and store.manifest.lacks):
         store.warn_about_format()
         return store
-    refuse_link(store.path, "a store")
+    files.refuse_link(store.path, "a store")
     with _disk_full_errors(store.path, request), writing(store.path, force=force) as lock:
-        found = find_store(store.path, request)
-        if found is None:
+        current = find_store(store.path, request)
+        if current is None:
             raise gone(str(store.path))
-        refuse_blind_workers(runner, store.path, found.manifest.store_id, write=True)
-        lacks, damage = found.manifest.lacks, look(found)
-        done = repair_damage(found, damage, runner, listen, lock, request)
+        refuse_blind_workers(runner, store.path, current.manifest.store_id, write=True)
+        lacks, damage = current.manifest.lacks, look(current)
+        done = repair_damage(current, damage, runner, listen, lock, request)
     if done.left:
         raise DamagedStoreError(f"{store.path} is still damaged: {'; '.join(done.left)}")
     if done.lines:
@@ -254,258 +185,267 @@ def _repaired(
     return done.store
 
 
-def _make(
-    path: Path, request: KernelRequest, edge: int, runner: Runner, listen: Listener, lock: LockInfo
-) -> KernelStore:
-    """A new store; where the data themselves cannot be used, nothing is left of it."""
-    empty_before = exists(path)
-    try:
-        store = KernelStore.create(path, request.manifest(edge), request.corpus)
-        return _fill(store, request, runner, listen, lock)
-    except (InputError, BlindWorkersError):
-        # no later try could finish this store
-        delete_store(path, ignore_errors=True)
-        if empty_before:
-            make_folders(path)
-        raise
-
-
 def _disk_full_errors(path: Path, request: KernelRequest) -> AbstractContextManager[None]:
     """A disk without room: said with what is still needed. What is there stays."""
+    default_edge = request.block or default_block(request.n_samples)
 
     def needed() -> str:
-        done, edge = 0, request.block or default_block(request.n_samples)
+        done, edge, written = 0, default_edge, 0
         if is_store(path):
             manifest = Manifest.read(path)
             done, edge = len(manifest.tiles_done), manifest.block_size
+            written = written_bytes(manifest.factors)
+        parts = []
+        if request.factored:
+            rest = factor_bytes(request.factors, request.n_samples) - written
+            parts.append(
+                f"{human_bytes(written)} of factors are kept, the others need up to "
+                f"{human_bytes(max(0, rest))}"
+            )
+        if not request.tiled:
+            return parts[0]
         tiles = Tiling(request.n_samples, edge).n_tiles
-        size = edge * edge * STORED_BYTES[request.precision] * len(request.specs)
+        size = edge * edge * STORED_BYTES[request.precision] * len(request.tiled)
         need = human_bytes((tiles - done) * size)
-        return f"{done} of {tiles} tiles are kept, the others need up to {need}"
+        parts.append(f"{done} of {tiles} tiles are kept, the others need up to {need}")
+        return ", ".join(parts)
 
     advice = "make room and run the same command again, it resumes"
-    files = _files_of(request, request.block or default_block(request.n_samples))
-    return disk_full_errors(path, advice, needed, files)
-
-
-def _refuse_few_files(path: Path, request: KernelRequest, edge: int) -> None:
-    if not is_remote(path):
-        refuse_few_files(path, _files_of(request, edge), "the store")
+    return disk_full_errors(path, advice, needed, _files_of(request, default_edge))
 
 
 def _files_of(request: KernelRequest, edge: int) -> int:
     """A store is a file for each tile of each kernel, and folders for the rows of tiles."""
     tiling = Tiling(request.n_samples, edge)
     per_kernel = tiling.n_tiles + 2 * tiling.n_blocks + 8  # its diagonal and metadata as well
-    return len(request.specs) * per_kernel + _OTHER_FILES
+    arrays = 10 * ceil_div(request.n_samples, FACTOR_ROWS) if request.factored else 0
+    return len(request.tiled) * per_kernel + arrays + _OTHER_FILES
 
 
-_OTHER_FILES = 64  # manifest, names, features (a few large chunks), groups
+@dataclass(frozen=True)
+class _Build:
+    """A build under the lock of its store."""
 
+    request: KernelRequest
+    runner: Runner
+    listen: Listener
+    lock: LockInfo
 
-def _fill(
-    store: KernelStore,
-    request: KernelRequest,
-    runner: Runner,
-    listen: Listener,
-    lock: LockInfo,
-    *,
-    found_there: bool = False,
-) -> KernelStore:
-    if store.manifest.complete:
-        return store
-    refuse_blind_workers(runner, store.path, store.manifest.store_id, write=True)
-    if found_there:
-        store = _with_inputs(store, request, runner)
-    features: Features = request.features if request.corpus is None else store.features()
-    if not store.manifest.resolved:
-        store = _resolve_into(store, request, features, runner, listen, lock)
-    return _write_tiles(store, request, features, runner, listen, lock)
-
-
-def _with_inputs(store: KernelStore, request: KernelRequest, runner: Runner) -> KernelStore:
-    """A build that broke off, with inputs and metadata that are damaged written again.
-
-    Tiles of damaged features would be wrong and carry digests that say they are right.
-    """
-    damage = find_damage_beside_tiles(store)
-    everything = [BadTile(n, t, "") for n in store.names for t in range(store.tiling.n_tiles)]
-    clear_places(store, replace(damage, tiles=tuple(everything)))
-    if damage.metadata or damage.inputs or (request.corpus and not store.manifest.features):
-        rewrite_metadata(store, damage)
-        store, _ = rewrite_inputs(store, damage, request, [])
-    if any(name.startswith("norms/") for name in damage.vectors):
-        # nothing that was made with them can be trusted: begin with the statistics
-        remove_folder(store.path, "norms")
-        fresh = request.manifest(store.manifest.block_size)
-        m = store.manifest
-        fresh = structs.replace(fresh, store_id=m.store_id, features=m.features)
-        fresh.write(store.path)
-        store = replace(store, manifest=fresh)
-        rewrite_metadata(store, Damage(tuple(bad_metadata(store.path, fresh))))
-    done = store.manifest.tiles_done
-    if done and not store.manifest.tile_summaries:  # of an earlier format
-        done = tuple(sorted(_tiles_that_hold(store, runner, ignore)))
-        table = TileTable(store.names, store.tiling.n_tiles, {}, SUMMARY_BYTES)
-        for (name, t), summary in summarize_tiles(store, done, runner).items():
-            table.put(name, t, summary)
-        store = store.with_manifest(tiles_done=done, tile_summaries=table.as_text(store.names))
-    return store
-
-
-def _resolve_into(
-    store: KernelStore,
-    request: KernelRequest,
-    features: Features,
-    runner: Runner,
-    listen: Listener,
-    lock: LockInfo,
-) -> KernelStore:
-    tiling, per_task = store.tiling, tiles_per_build_task(store.tiling)
-
-    def sweep(gather: Callable[[PairTile], TileStatistics], what: str) -> TileStatistics:
-        def run(block: npt.NDArray[np.int64]) -> TileStatistics:
-            return run_here(gather, features, tiling, (int(t) for t in block))
-
-        total: list[TileStatistics] = []  # nothing or one: folded batch by batch, to stay small
-        listen(StageProgress(what, 0, tiling.n_tiles))
-        for group in batches(range(tiling.n_tiles), per_task):
-            total = [reduce(add, total + run_tasks(run, group, per_task, runner))]
-            done = int(group[-1]) + 1
-            listen(StageProgress(what, done, tiling.n_tiles))
-        return total[0]
-
-    kernels, norms = resolve(request.kernels, features, tiling, sweep)
-    confirm(store.path, lock)
-    vectors = store.write_norms(norms)
-    summaries = {f"norms/{name}": summary_of(values) for name, values in norms.items()}
-    return store.with_manifest(
-        kernels=records(kernels), resolved=True, vectors=vectors, vector_summaries=summaries
-    )
-
-
-def _write_tiles(
-    store: KernelStore,
-    request: KernelRequest,
-    features: Features,
-    runner: Runner,
-    listen: Listener,
-    lock: LockInfo,
-) -> KernelStore:
-    kernels = resolved_kernels(store, request.specs)
-    tiling, per_task = store.tiling, tiles_per_build_task(store.tiling)
-    if store.manifest.nearest is None:  # what was compared so far must be what is compared on
-        sample = pair_tile(features, tiling, min(1, tiling.n_tiles - 1)).corner()
-        planned = Comparison.plan(kernels, sample, store.norms(), request.precision)
-        confirm(store.path, lock)
-        store = store.with_manifest(nearest=dict(planned.nearest))
-    nearest = store.manifest.nearest or {}
-    comparison = Comparison(nearest, CODE_SCALE[request.precision] or 1.0)
-    write = WriteTiles(for_tasks(store), features, kernels, comparison)
-    done = _tiles_that_hold(store, runner, listen)
-    table = TileTable(store.names, tiling.n_tiles, store.manifest.digests)
-    summaries = TileTable(store.names, tiling.n_tiles, store.manifest.tile_summaries, SUMMARY_BYTES)
-    minima = dict(store.manifest.stored_minima or dict.fromkeys(store.names, np.inf))
-    apart = dict(store.manifest.differences)
-    sizes: dict[tuple[str, int], int] = {}
-    todo = [t for t in range(tiling.n_tiles) if t not in done]
-    tile_bytes = len(kernels) * tiling.block**2 * STORED_BYTES[request.precision]
-
-    def keep(**changes: Any) -> KernelStore:
-        confirm(store.path, lock)
-        return store.with_manifest(
-            tiles_done=tuple(sorted(done)),
-            stored_minima=minima,
-            differences=apart,
-            digests=table.as_text(store.names),
-            tile_summaries=summaries.as_text(store.names),
-            **changes,
-        )
-
-    last_written = time.monotonic()
-    listen(StageProgress("write", len(done), tiling.n_tiles, len(done) * tile_bytes))
-    for group in batches(todo, per_task):
-        for written in run_tasks(write, group, per_task, runner):
-            minima = {name: min(minima[name], written.minima[name]) for name in minima}
-            found = written.differences
-            apart |= {name: max(apart.get(name, 0.0), value) for name, value in found.items()}
-            for (name, t), (digest, size) in written.tiles.items():
-                table.put(name, t, digest)
-                summaries.put(name, t, written.summaries[name, t])
-                sizes[name, t] = size
-        done.update(int(t) for t in group)
-        listen(StageProgress("write", len(done), tiling.n_tiles, len(done) * tile_bytes))
-        if time.monotonic() - last_written > _SECONDS_BETWEEN_MANIFESTS:
-            store = keep()
-            last_written = time.monotonic()
-    stored_as = store.manifest.stored_as
-    if not stored_as:  # else decided by a build that broke off: tiles to compare may be gone
-        equal = store.equal_kernels()
-        stored_as = stored_names(store.names, equal, nearest, apart, request.merge_duplicates)
-    # first what stands for what, then removing, then complete: a kill between them loses nothing
-    store = keep(stored_as=stored_as)
-    store.drop_merged()
-    return _complete(store, sizes, lock)
-
-
-def _tiles_that_hold(store: KernelStore, runner: Runner, listen: Listener) -> set[int]:
-    """Marked tiles of a build that broke off which are there to the last bit.
-
-    A mark is on the disk before its tiles are: after a power cut they may be missing.
-    """
-    marked = store.manifest.tiles_done
-    if not marked:
-        return set()
-    bad = find_bad_tiles(store, marked, runner, listen)
-    return set(marked) - {tile.t for tile in bad}
-
-
-def _complete(store: KernelStore, sizes: dict[tuple[str, int], int], lock: LockInfo) -> KernelStore:
-    """Mark a store complete once every chunk is known to be there.
-
-    What an earlier process wrote was read and compared when this one began; what this one wrote is
-    there in its full length. Bytes are compared when they are first used.
-    """
-    size_of, stored = store.tile_sizes(), set(store.manifest.stored_as)
-    lost = {t for (name, t), size in sizes.items() if name in stored and size_of(name, t) != size}
-    if lost:
-        confirm(store.path, lock)
-        left = tuple(t for t in store.manifest.tiles_done if t not in lost)
-        store.with_manifest(tiles_done=left)
-        raise DamagedStoreError(
-            f"{len(lost)} tiles of {store.path} were changed or removed while it was built: see "
-            "who else works there, then run the same build again"
-        )
-    m, diagonals = store.manifest, _write_diagonals(store)
-    confirm(store.path, lock)
-    kept = [name for name in store.names if name in stored]
-    return store.with_manifest(
-        vectors={**m.vectors, **{name: vector_digest(d) for name, d in diagonals.items()}},
-        vector_summaries={
-            **m.vector_summaries,
-            **{name: summary_of(d) for name, d in diagonals.items()},
-        },
-        digests={name: m.digests[name] for name in kept},
-        tile_summaries={name: m.tile_summaries[name] for name in kept},
-        complete=True,
-    )
-
-
-def _write_diagonals(store: KernelStore) -> dict[str, Floats]:
-    """Write the diagonals, from tiles, which have digests of their own."""
-    diagonals: dict[str, Floats] = {}
-    for stands in sorted(set(store.manifest.stored)):
+    def create(self, path: Path, edge: int) -> KernelStore:
+        """A new store; where the data themselves cannot be used, nothing is left of it."""
+        empty_before = files.exists(path)
         try:
-            values = diagonal_from_tiles(store, store.names[stands])
-        except StoreGoneError:
+            store = KernelStore.create(path, self.request.manifest(edge), self.request.corpus)
+            self._check_workers(store)
+            return self._fill(store)
+        except (InputError, BlindWorkersError):
+            # no later try could finish this store
+            delete_store(path, ignore_errors=True)
+            if empty_before:
+                files.make_folders(path)
             raise
-        except DamagedStoreError as error:
+
+    def resume(self, store: KernelStore) -> KernelStore:
+        if store.manifest.complete:
+            return store
+        self._check_workers(store)
+        return self._fill(self._with_inputs(store))
+
+    def _check_workers(self, store: KernelStore) -> None:
+        refuse_blind_workers(self.runner, store.path, store.manifest.store_id, write=True)
+
+    def _with_inputs(self, store: KernelStore) -> KernelStore:
+        """A build that broke off, with inputs and metadata that are damaged written again.
+
+        Tiles of damaged features would be wrong and carry digests that say they are right.
+        """
+        request, damage = self.request, find_damage_beside_tiles(store)
+        everything = [BadTile(n, t, "") for n in store.names for t in range(store.manifest.n_tiles)]
+        clear_places(store, replace(damage, tiles=tuple(everything)))
+        if damage.metadata or damage.inputs or (request.corpus and not store.manifest.features):
+            rewrite_metadata(store, damage)
+            store, _ = rewrite_inputs(store, damage, request, [])
+        if any(name.startswith("norms/") for name in damage.vectors):
+            # nothing that was made with them can be trusted: begin with the statistics
+            files.remove_folder(store.path, "norms")
+            m = store.manifest
+            fresh = structs.replace(
+                request.manifest(m.block_size), store_id=m.store_id, features=m.features
+            )
+            fresh.write(store.path)
+            store = replace(store, manifest=fresh)
+            rewrite_metadata(store, Damage(tuple(bad_metadata(store.path, fresh))))
+        done = store.manifest.tiles_done
+        if done and not store.manifest.tile_summaries:  # of an earlier format
+            done = tuple(sorted(self._intact_tiles(store, ignore)))
+            table = TileTable(store.names, store.manifest.n_tiles, {}, SUMMARY_BYTES)
+            table.update(summarize_tiles(store, done, self.runner))
+            store = store.with_manifest(tiles_done=done, tile_summaries=table.as_text(store.names))
+        return store
+
+    def _fill(self, store: KernelStore) -> KernelStore:
+        request = self.request
+        features: Features = request.features if request.corpus is None else store.features()
+        if request.factored:
+            store = self._write_factors(store, features)
+        if not store.names:
+            confirm(store.path, self.lock)
+            return store.with_manifest(resolved=True, complete=True)
+        if not store.manifest.resolved:
+            kernels, norms = resolve_by_tasks(
+                request.kernels, features, store.tiling, self.runner, self.listen
+            )
+            confirm(store.path, self.lock)
+            store.write_norms(norms)
+            store = store.with_vectors(
+                {f"norms/{name}": values for name, values in norms.items()},
+                kernels=tuple(map(KernelRecord.of, kernels)),
+                resolved=True,
+            )
+        return self._write_tiles(store, features)
+
+    def _write_factors(self, store: KernelStore, features: Features) -> KernelStore:
+        runner = self.runner
+        for given in self.request.given_factors:
+            if not isinstance(given.factor, np.ndarray):
+                raise InputError(
+                    f"factor {given.name} is sparse, and a store keeps dense factors: leave the "
+                    "store out, or give a dense array"
+                )
+        if self.request.given_factors:  # they live in this process, and so do their tasks
+            runner = Runner(n_threads=runner.n_threads)
+        arrays = StoreArrays(store, runner, lambda: confirm(store.path, self.lock))
+        arrays.build(factor_stages(self.request.factors, features, arrays), self.listen)
+        return arrays.store
+
+    def _write_tiles(self, store: KernelStore, features: Features) -> KernelStore:
+        request, tiling = self.request, store.tiling
+        kernels = resolved_kernels(store, request.tiled)
+        if store.manifest.nearest is None:  # what was compared so far must be what is compared on
+            norms = store.norms()
+            sample = PairTile.at(features, tiling, min(1, tiling.n_tiles - 1)).corner()
+            planned = Comparison.plan(kernels, sample, norms, request.precision)
+            confirm(store.path, self.lock)
+            store = store.with_manifest(nearest=dict(planned.nearest))
+        nearest = store.manifest.nearest or {}
+        comparison = Comparison(nearest, CODE_SCALE[request.precision] or 1.0)
+        write = WriteTiles(for_tasks(store), features, kernels, comparison)
+        m, names = store.manifest, store.names
+        done = self._intact_tiles(store, self.listen)
+        digests = TileTable(names, tiling.n_tiles, m.digests)
+        summaries = TileTable(names, tiling.n_tiles, m.tile_summaries, SUMMARY_BYTES)
+        minima = dict(m.stored_minima or dict.fromkeys(names, np.inf))
+        apart = dict(m.differences)
+        sizes: dict[tuple[str, int], int] = {}
+
+        def save(**changes: Any) -> KernelStore:
+            confirm(store.path, self.lock)
+            return store.with_manifest(
+                tiles_done=tuple(sorted(done)),
+                stored_minima=minima,
+                differences=apart,
+                digests=digests.as_text(names),
+                tile_summaries=summaries.as_text(names),
+                **changes,
+            )
+
+        def show_progress() -> None:
+            tile_bytes = len(kernels) * tiling.block**2 * STORED_BYTES[request.precision]
+            self.listen(StageProgress("write", len(done), tiling.n_tiles, len(done) * tile_bytes))
+
+        last_saved = time.monotonic()
+        show_progress()
+        todo = [t for t in range(tiling.n_tiles) if t not in done]
+        for batch in run_batches(write, todo, tiling, self.runner):
+            for written in batch:
+                for name in names:
+                    minima[name] = min(minima[name], written.minima[name])
+                for name, value in written.differences.items():
+                    apart[name] = max(apart.get(name, 0.0), value)
+                digests.update(written.digests)
+                summaries.update(written.summaries)
+                sizes |= written.sizes
+                done.update(t for _, t in written.sizes)
+            show_progress()
+            if time.monotonic() - last_saved > _SECONDS_BETWEEN_MANIFESTS:
+                store = save()
+                last_saved = time.monotonic()
+        stored_as = store.manifest.stored_as
+        if not stored_as:  # else decided by a build that broke off: tiles to compare may be gone
+            equal = store.equal_kernels()
+            stored_as = stored_names(names, equal, nearest, apart, request.merge_duplicates)
+        # first what stands for what, then removing, then complete: a kill between loses nothing
+        store = save(stored_as=stored_as)
+        store.drop_merged()
+        return self._complete(store, sizes)
+
+    def _intact_tiles(self, store: KernelStore, listen: Listener) -> set[int]:
+        """Marked tiles of a build that broke off which are there to the last bit.
+
+        A mark is on the disk before its tiles are: after a power cut they may be missing.
+        """
+        marked = store.manifest.tiles_done
+        if not marked:
+            return set()
+        return set(marked) - {bad.t for bad in find_bad_tiles(store, marked, self.runner, listen)}
+
+    def _complete(self, store: KernelStore, sizes: dict[tuple[str, int], int]) -> KernelStore:
+        """Mark a store complete once every chunk is known to be there.
+
+        What an earlier process wrote was read and compared when this one began; what this one
+        wrote is there in its full length. Bytes are compared when they are first used.
+        """
+        size_of, stored = store.tile_sizes(), set(store.manifest.stored_as)
+        lost = {t for (name, t), n in sizes.items() if name in stored and size_of(name, t) != n}
+        if lost:
+            confirm(store.path, self.lock)
+            left = tuple(t for t in store.manifest.tiles_done if t not in lost)
+            store.with_manifest(tiles_done=left)
             raise DamagedStoreError(
-                f"tiles of kernel {store.names[stands]} in {store.path} were changed while it was "
-                "built: see who else works there, then run the same build again"
-            ) from error
-        for name, other in zip(store.names, store.manifest.stored, strict=True):
-            if other == stands:
-                store.write_vector(f"diagonals/{name}", values)
-                diagonals[f"diagonals/{name}"] = values
-    return {f"diagonals/{name}": diagonals[f"diagonals/{name}"] for name in store.names}
+                f"{len(lost)} tiles of {store.path} were changed or removed while it was built: "
+                "see who else works there, then run the same build again"
+            )
+        m, kept = store.manifest, [name for name in store.names if name in stored]
+        diagonals = write_diagonals(store, {name: _diagonal(store, name) for name in kept})
+        confirm(store.path, self.lock)
+        return store.with_vectors(
+            diagonals,
+            digests={name: m.digests[name] for name in kept},
+            tile_summaries={name: m.tile_summaries[name] for name in kept},
+            complete=True,
+        )
+
+
+def _diagonal(store: KernelStore, name: str) -> Floats:
+    """From tiles, which have digests of their own."""
+    try:
+        return diagonal_from_tiles(store, name)
+    except StoreGoneError:
+        raise
+    except DamagedStoreError as error:
+        raise DamagedStoreError(
+            f"tiles of kernel {name} in {store.path} were changed while it was built: see who else "
+            "works there, then run the same build again"
+        ) from error
+
+
+def stored_names(
+    names: Sequence[str],
+    equal: Mapping[str, str],
+    nearest: Mapping[str, str],
+    apart: Mapping[str, float],
+    tolerance: float,
+) -> tuple[str, ...]:
+    """The kernel whose tiles stand for each: itself, an equal one, or one within the tolerance.
+
+    Differences add up along a chain of kernels, so that none is replaced by one further away.
+    """
+    stands: dict[str, tuple[str, float]] = {}
+    for name in names:
+        stands[name] = stands.get(equal.get(name, ""), (name, 0.0))
+        if name not in equal and name in nearest and name in apart:
+            other, away = stands[nearest[name]]
+            away += apart[name]
+            if away <= tolerance:
+                stands[name] = other, away
+    return tuple(stands[name][0] for name in names)

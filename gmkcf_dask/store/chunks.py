@@ -35,46 +35,30 @@ def chunk_path(array: str, *indices: int) -> str:
 def read_encoded(path: str, n_bytes: int) -> bytes:
     """The bytes of a chunk that holds values of `n_bytes`, as they are on disk.
 
-    Raises
-    ------
-    OSError, ValueError
-        The file is not there, no regular one, or larger than such a chunk can be.
-    StorageError
-        The file system does not answer, or refuses.
+    Raises an OSError or ValueError where the file is not there, no regular one, or larger than such
+    a chunk can be; a StorageError where the file system does not answer, or refuses.
     """
     most = encoded_bytes(n_bytes)
     if is_remote(path):
         return get_object(path, most)
-    return retried(lambda: _read_encoded(path, most), path, "read")
 
+    def read() -> bytes:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > most:
+                raise ValueError(f"{size} bytes are too many for it")
+            return file.read(size)
 
-def _read_encoded(path: str, most: int) -> bytes:
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > most:
-            raise ValueError(f"{size} bytes are too many for it")
-        return file.read(size)
+    return retried(read, path, "read")
 
 
 def decode_chunk(encoded: bytes, into: npt.NDArray[Any]) -> None:
-    """Fill a whole chunk, C-contiguous, from its bytes.
-
-    Raises
-    ------
-    RuntimeError, ValueError
-        The bytes are not what was written.
-    """
+    """Fill a whole chunk, C-contiguous; RuntimeError or ValueError where bytes are damaged."""
     _ZSTD.decode(encoded, into)
 
 
 def write_chunk(path: str, values: npt.NDArray[Any]) -> bytes:
-    """Write a whole chunk, C-contiguous, so that a reader finds all of it or none.
-
-    Returns
-    -------
-    bytes
-        What was written.
-    """
+    """Write a whole chunk, C-contiguous, all of it or none; returns the bytes written."""
     encoded: bytes = _ZSTD.encode(values)
     if is_remote(path):
         put_object(path, encoded)
@@ -95,23 +79,20 @@ def write_plain(path: str, values: npt.NDArray[Any]) -> None:
 def read_plain(path: str, into: npt.NDArray[Any]) -> None:
     """Fill an array from what `write_plain` wrote of one of the same size.
 
-    Raises
-    ------
-    OSError, ValueError
-        The file is not there, or is not what was written.
+    Raises an OSError or ValueError where the file is not there, or is not what was written.
     """
-    retried(lambda: _read_plain(path, into), path, "read")
-
-
-def _read_plain(path: str, into: npt.NDArray[Any]) -> None:
     content = into.view(np.uint8).reshape(-1)
-    with open_regular(path) as file:
-        view = content.data
-        while view and (got := file.readinto(view)):
-            view = view[got:]
-        behind = file.read(_CHECKSUM_BYTES + 1)
-    if view or behind != _checksum(content):
-        raise ValueError("its checksum is wrong")
+
+    def read() -> None:
+        with open_regular(path) as file:
+            view = content.data
+            while view and (got := file.readinto(view)):
+                view = view[got:]
+            checksum = file.read(_CHECKSUM_BYTES + 1)
+        if view or checksum != _checksum(content):
+            raise ValueError("its checksum is wrong")
+
+    retried(read, path, "read")
 
 
 _CHECKSUM_BYTES = 4
@@ -145,7 +126,7 @@ def _write_once(path: str, *parts: Any, make_folder: bool) -> None:
     except BaseException as error:
         if isinstance(error, OSError) and error.filename is None:
             error.filename = path  # writing does not name its file
-        with suppress(OSError):  # what went wrong before is told
+        with suppress(OSError):  # the first error is raised
             beside.unlink(missing_ok=True)
         raise
 
@@ -154,7 +135,7 @@ def will_read(path: str) -> None:
     """Ask the system to bring a file into its cache while something else is computed."""
     if is_remote(path) or not hasattr(os, "posix_fadvise"):
         return
-    with suppress(OSError):  # whoever reads it will find out, and say which tile it is
+    with suppress(OSError):  # whoever reads the tile raises the error
         file = os.open(path, READING)
         try:
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_WILLNEED)

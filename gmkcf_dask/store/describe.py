@@ -16,30 +16,29 @@ from gmkcf_dask.system.units import human_bytes
 def describe(path: Path) -> list[str]:
     """Samples, kernels, sizes, state, versions and who writes into it. Reads no tile."""
     store = KernelStore(path, Manifest.read(path))
-    m, tiling = store.manifest, store.tiling
-    done = "complete" if m.complete else "incomplete: the same build resumes it"
+    m = store.manifest
     lines = [
         f"samples    {m.n_samples:,}",
-        f"features   {m.n_features:,}" if m.n_features else "features   none (precomputed kernels)",
+        f"features   {_features(m)}",
         f"precision  {m.precision}",
-        f"tiles      {len(m.tiles_done):,} of {tiling.n_tiles:,} per kernel, "
-        f"{m.block_size}×{m.block_size}; {done}",
+        f"tiles      {_tiles(m)}; {_state(m)}",
         f"on disk    {human_bytes(store.stored_bytes())}",
         f"writer     {holder(path) or 'nobody'}",
         f"store id   {m.store_id}",
         "made with  " + ", ".join(f"{name} {version}" for name, version in m.versions.items()),
-        f"kernels    {len(m.kernels)}",
+        f"kernels    {len(m.kernel_names)}",
     ]
     stands = dict(zip(m.names, m.stored_as or m.names, strict=True))
-    width = max(map(len, m.names))
+    width = max(map(len, m.kernel_names))
     for record in m.kernels:
         other = stands[record.name]
-        how = [record.normalization, record.scaling, *_statistics(record)]
+        facts = [record.normalization, record.scaling, *_statistics(record)]
         if record.name not in m.formulas:
-            how.append("passed in, cannot be computed again")
+            facts.append("passed in, cannot be computed again")
         if other != record.name:
-            how.append(f"tiles of {other} stand for it")
-        lines.append(f"  {record.name:<{width}}  {', '.join(how)}")
+            facts.append(f"tiles of {other} stand for it")
+        lines.append(f"  {record.name:<{width}}  {', '.join(facts)}")
+    lines += [f"  {one.name:<{width}}  factored, {_factor_facts(m)}" for one in m.factored]
     lines += [f"nearly the same: {sentence}" for sentence in store.duplicates()]
     return lines
 
@@ -49,21 +48,19 @@ def in_short(store: KernelStore) -> str:
     m = store.manifest
     state = "" if m.complete else ", incomplete"
     path = redacted(str(store.path))
-    return f"KernelStore({path!r}, {m.n_samples:,} samples, {len(m.kernels)} kernels{state})"
+    return f"KernelStore({path!r}, {m.n_samples:,} samples, {len(m.kernel_names)} kernels{state})"
 
 
 def in_html(store: KernelStore) -> str:
     """The same in brief, for notebooks: state, size and kernels. Asks the store for nothing."""
-    m, tiling = store.manifest, store.tiling
-    state = "complete" if m.complete else "incomplete: the same build resumes it"
+    m = store.manifest
     tile = m.block_size**2 * STORED_BYTES[m.precision]
     size = human_bytes(len(set(m.stored)) * len(m.tiles_done) * tile)
     facts = {
         "samples": f"{m.n_samples:,}",
-        "features": f"{m.n_features:,}" if m.n_features else "none (precomputed kernels)",
-        "tiles": f"{len(m.tiles_done):,} of {tiling.n_tiles:,} per kernel, {m.block_size}×"
-        f"{m.block_size}, {m.precision}, {size} before compression",
-        "state": state,
+        "features": _features(m),
+        "tiles": f"{_tiles(m)}, {m.precision}, {size} before compression",
+        "state": _state(m),
     }
     rows = [(text(name, quiet=True), text(value)) for name, value in facts.items()]
     stands = dict(zip(m.names, m.stored_as or m.names, strict=True))
@@ -82,6 +79,26 @@ def in_html(store: KernelStore) -> str:
     return block(
         f"KernelStore {redacted(str(store.path))}", table(rows), table(kernels, heads), *notes
     )
+
+
+def _features(m: Manifest) -> str:
+    return f"{m.n_features:,}" if m.n_features else "none (precomputed kernels)"
+
+
+def _tiles(m: Manifest) -> str:
+    edge, done = m.block_size, len(m.tiles_done)
+    if not m.kernels:
+        return "none, all kernels are factored"
+    return f"{done:,} of {m.n_tiles:,} per kernel, {edge}×{edge}"
+
+
+def _factor_facts(m: Manifest) -> str:
+    assert m.factor_options is not None
+    return f"for at most {m.factor_options.max_clusters} clusters"
+
+
+def _state(m: Manifest) -> str:
+    return "complete" if m.complete else "incomplete: the same build resumes it"
 
 
 def _statistics(record: KernelRecord) -> list[str]:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from gmkcf_dask.corpus.model import Matrix
 from gmkcf_dask.errors import DamagedStoreError, StoreError
 from gmkcf_dask.kernels.features import offset_of
 from gmkcf_dask.store.chunks import chunk_path, decode_chunk, read_encoded, write_chunk
-from gmkcf_dask.store.digests import feature_digest, ledger_of
+from gmkcf_dask.store.digests import array_digest, ledger_of
 from gmkcf_dask.store.files import confined, exists, is_file, make_folders, put_atomic
 from gmkcf_dask.store.layout import FILL_VALUE, GROUP, METADATA, Layout, feature_layout
 from gmkcf_dask.store.manifest import (
@@ -31,7 +31,6 @@ from gmkcf_dask.store.manifest import (
     FeatureArray,
     Manifest,
     build_command,
-    feature_chunk,
     features_header,
     fix_command,
 )
@@ -124,13 +123,12 @@ def write_features(path: Path, X: Matrix, m: Manifest) -> dict[str, FeatureArray
         parts = {"data": X.data, "indices": X.indices, "indptr": X.indptr}
     written = {}
     for name, values in parts.items():
-        rows = feature_chunk(name, m)
         layout = feature_layout(name, values.shape, m)
         # X may be larger than memory: a few chunks at a time
         with ThreadPoolExecutor(_WRITERS if is_remote(path) else 1) as writers:
             digests = writers.map(
                 partial(_write_feature_chunk, path, name, values, layout),
-                range(ceil_div(values.shape[0], rows)),
+                range(ceil_div(values.shape[0], layout.chunks[0])),
             )
             written[name] = FeatureArray(tuple(values.shape), b"".join(digests).hex())
         write_metadata(path, f"features/{name}", layout.fields())
@@ -145,57 +143,61 @@ _WRITERS = 8
 def _write_feature_chunk(
     path: Path, name: str, values: npt.NDArray[Any], layout: Layout, chunk: int
 ) -> bytes:
-    """Write one chunk, the last one padded as Zarr has it; returns its digest."""
     rows = layout.chunks[0]
     part = values[chunk * rows : (chunk + 1) * rows]
+    return write_array_chunk(str(path), f"features/{name}", layout, chunk, part)
+
+
+def write_array_chunk(
+    path: str, where: str, layout: Layout, chunk: int, part: npt.NDArray[Any]
+) -> bytes:
+    """Write the rows of one chunk, the last one padded as Zarr has it; returns its digest."""
     whole = np.full(layout.chunks, FILL_VALUE[layout.dtype], layout.dtype)
     whole[: len(part)] = part
-    return feature_digest(name, chunk, write_chunk(_chunk_file(str(path), name, chunk), whole))
+    return array_digest(where, chunk, write_chunk(_chunk_file(path, where, layout, chunk), whole))
 
 
-def _chunk_file(path: str, name: str, chunk: int) -> str:
-    return chunk_path(f"{path}/features/{name}", chunk, *([0] if name == "X" else []))
+def _chunk_file(path: str, where: str, layout: Layout, chunk: int) -> str:
+    return chunk_path(f"{path}/{where}", chunk, *[0] * (len(layout.shape) - 1))
 
 
 @dataclass(frozen=True)
-class StoredFeatures:
-    """Features inside a store, read a row block at a time; travels to workers as a path.
+class StoredArrays:
+    """Arrays inside a store, read some rows at a time; travels to workers as a path.
 
     Every process compares a chunk with its digest when it first reads it in a run.
     """
 
+    group: ClassVar[str]
+    """The folder the arrays are in."""
+
     path: str
     store_id: str
-    n_samples: int
-    n_features: int
     layouts: Mapping[str, Layout]
-    """By name, the arrays: `X` and perhaps `offset`, or `data`, `indices` and `indptr`."""
     run: str
 
-    @property
-    def sparse(self) -> bool:
-        return "indptr" in self.layouts
-
-    def _read(self, name: str, where: slice | None = None) -> npt.NDArray[Any]:
+    def read(self, name: str, where: slice | None = None) -> npt.NDArray[Any]:
         """Some rows of an array, from whole chunks."""
         layout = self.layouts[name]
         begin, end = (0, layout.shape[0]) if where is None else (where.start, where.stop)
         end = max(begin, min(end, layout.shape[0]))
-        found = np.empty((end - begin, *layout.shape[1:]), layout.dtype)
+        values = np.empty((end - begin, *layout.shape[1:]), layout.dtype)
         rows = layout.chunks[0]
         chunks = range(begin // rows, ceil_div(end, rows) if end > begin else begin // rows)
-        room = np.empty(layout.chunks, layout.dtype)
-        for chunk, encoded in zip(chunks, self._encoded(name, chunks, room.nbytes), strict=True):
-            self._decode(name, chunk, encoded, room)
+        buffer = np.empty(layout.chunks, layout.dtype)
+        for chunk, encoded in zip(chunks, self._encoded(name, chunks, buffer.nbytes), strict=True):
+            self._decode(name, chunk, encoded, buffer)
             first, last = max(begin, chunk * rows), min(end, (chunk + 1) * rows)
-            found[first - begin : last - begin] = room[first - chunk * rows : last - chunk * rows]
-        return found
+            part = buffer[first - chunk * rows : last - chunk * rows]
+            values[first - begin : last - begin] = part
+        return values
 
     def _encoded(self, name: str, chunks: range, n_bytes: int) -> Iterator[bytes]:
         """The bytes of chunks; those of an object store are fetched some at a time."""
+        where, layout = f"{self.group}/{name}", self.layouts[name]
         for first in range(0, len(chunks), _FETCHED):
-            group = chunks[first : first + _FETCHED]
-            files = [_chunk_file(self.path, name, chunk) for chunk in group]
+            some = chunks[first : first + _FETCHED]
+            files = [_chunk_file(self.path, where, layout, chunk) for chunk in some]
             if is_remote(self.path):
                 fetched = find_objects(files, 2 * n_bytes)
             else:
@@ -215,14 +217,42 @@ class StoredFeatures:
         except (OSError, ValueError) as error:
             raise self._damaged(name, f"cannot be read ({error})") from error
 
-    def _decode(self, name: str, chunk: int, encoded: bytes, room: npt.NDArray[Any]) -> None:
+    def _decode(self, name: str, chunk: int, encoded: bytes, buffer: npt.NDArray[Any]) -> None:
         ledger = ledger_of(self.path, self.store_id, self.run)
-        if not ledger.features_agree(name, chunk, encoded):
+        if not ledger.array_agrees(f"{self.group}/{name}", chunk, encoded):
             raise self._damaged(name, "is not what was written there")
         try:
-            decode_chunk(encoded, room)
+            decode_chunk(encoded, buffer)
         except (RuntimeError, ValueError) as error:
             raise self._damaged(name, f"cannot be read ({error})") from error
+
+    def refuse_another(self) -> None:
+        """Refuse a store that was put in the place of the one these arrays are in."""
+        if Manifest.read(location(self.path)).store_id != self.store_id:
+            raise StoreError(
+                f"{self.path} is not the store of this fit any more: another one was put in its "
+                "place, so bring the old one back or fit again"
+            )
+
+    def _damaged(self, name: str, what: str) -> DamagedStoreError:
+        where = f"{self.group}/{name}"
+        return DamagedStoreError(
+            f"{where} in {self.path} {what}: repair it with {fix_command(self.path, where)}"
+        )
+
+
+@dataclass(frozen=True)
+class StoredFeatures(StoredArrays):
+    """Features inside a store: `X` and perhaps `offset`, or `data`, `indices` and `indptr`."""
+
+    group: ClassVar[str] = "features"
+
+    n_samples: int
+    n_features: int
+
+    @property
+    def sparse(self) -> bool:
+        return "indptr" in self.layouts
 
     @property
     def has_digests(self) -> bool:
@@ -231,17 +261,17 @@ class StoredFeatures:
 
     @cached_property
     def offset(self) -> Floats | None:
-        return self._whole("offset", self._read("offset")) if "offset" in self.layouts else None
+        return self._whole("offset", self.read("offset")) if "offset" in self.layouts else None
 
     def rows(self, where: slice) -> Matrix:
         if not self.sparse:
-            return self._whole("X", self._read("X", where))
-        indptr = self._read("indptr", slice(where.start, where.stop + 1))
+            return self._whole("X", self.read("X", where))
+        indptr = self.read("indptr", slice(where.start, where.stop + 1))
         lengths = np.diff(indptr)
         if indptr[0] < 0 or lengths.min() < 0 or lengths.max() > self.n_features:
             raise self._damaged("indptr", "holds impossible values")
         entries = slice(int(indptr[0]), int(indptr[-1]))
-        data, indices = self._read("data", entries), self._read("indices", entries)
+        data, indices = self.read("data", entries), self.read("indices", entries)
         if len(data) != entries.stop - entries.start:
             raise self._damaged("indptr", "holds impossible values")
         if indices.size and not 0 <= indices.min() <= indices.max() < self.n_features:
@@ -250,14 +280,6 @@ class StoredFeatures:
         parts = (self._whole("data", data), indices, indptr - indptr[0])
         return sparse.csr_array(parts, shape=shape)
 
-    def refuse_another(self) -> None:
-        """Refuse a store that was put in the place of the one these features are in."""
-        if Manifest.read(location(self.path)).store_id != self.store_id:
-            raise StoreError(
-                f"{self.path} is not the store of this fit any more: another one was put in its "
-                "place, so bring the old one back or fit again"
-            )
-
     def digest(self) -> str:
         """Digest of all values, as of the features the store was made from; a part at a time."""
         shape = (self.n_samples, self.n_features)
@@ -265,7 +287,7 @@ class StoredFeatures:
         for name in ("data", "indices", "indptr") if self.sparse else ("X",):
             layout = self.layouts[name]
             for first in range(0, layout.shape[0], layout.chunks[0]):
-                part = self._read(name, slice(first, first + layout.chunks[0]))
+                part = self.read(name, slice(first, first + layout.chunks[0]))
                 digest.update(np.ascontiguousarray(part).data)
         return digest.hexdigest()
 
@@ -279,6 +301,13 @@ class StoredFeatures:
             f"features/{name} in {self.path} {what}: write it again from the input with "
             f"{build_command(self.path)}"
         )
+
+
+@dataclass(frozen=True)
+class StoredFactors(StoredArrays):
+    """Arrays of factored kernels inside a store."""
+
+    group: ClassVar[str] = "factors"
 
 
 _FETCHED = 8
@@ -310,17 +339,17 @@ class RetryingStore(LocalStore):
         await self._retried(lambda: put(key, value), key, "write")
 
     async def exists(self, key: str) -> bool:
-        found = super().exists
-        return await self._retried(lambda: found(key), key, "read")
+        exists = super().exists
+        return await self._retried(lambda: exists(key), key, "read")
 
     async def _retried(self, work: Callable[[], Awaitable[T]], key: str, verb: str) -> T:
         return await retried_async(work, self.root / key, verb)
 
     # newer versions of Zarr read and write without an event loop where they can
 
-    def get_sync(self, key: str, **how: Any) -> Any:
+    def get_sync(self, key: str, **options: Any) -> Any:
         get: Any = getattr(super(), "get_sync")  # noqa: B009  # not in every version
-        return retried(lambda: get(key, **how), self.root / key, "read")
+        return retried(lambda: get(key, **options), self.root / key, "read")
 
     def set_sync(self, key: str, value: Any) -> None:
         put: Any = getattr(super(), "set_sync")  # noqa: B009

@@ -14,7 +14,7 @@ import stat
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -22,8 +22,13 @@ from uuid import uuid4
 from gmkcf_dask.errors import InputError, StorageRefused, StoreError
 from gmkcf_dask.store import object_storage
 from gmkcf_dask.store.object_storage import is_remote
-from gmkcf_dask.system.retry import is_denied, is_trouble, retried, storage_error
-from gmkcf_dask.system.retry import is_full as is_full
+from gmkcf_dask.system.retry import (
+    is_denied,
+    is_full as is_full,
+    is_trouble,
+    retried,
+    storage_error,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -39,19 +44,15 @@ def put_atomic(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     if is_remote(path):
         object_storage.put_object(path, content)
         return
-    retried(lambda: _put_atomic(path, content, mode), path, "write")
 
+    def put() -> None:
+        temporary = path.with_name(f".{path.name}.{uuid4().hex}")
+        with _removed_on_error(temporary):
+            descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+            _write_and_sync(descriptor, content, path)
+            temporary.replace(path)
 
-def _put_atomic(path: Path, content: bytes, mode: int) -> None:
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
-        _write_and_sync(descriptor, content, path)
-        temporary.replace(path)
-    except BaseException:
-        with suppress(OSError):  # what went wrong before is told
-            temporary.unlink(missing_ok=True)
-        raise
+    retried(put, path, "write")
 
 
 def put_if_absent(path: Path, content: bytes) -> bool:
@@ -61,21 +62,27 @@ def put_if_absent(path: Path, content: bytes) -> bool:
     """
     if is_remote(path):
         return object_storage.put_new_object(path, content)
-    return retried(lambda: _put_if_absent(path, content), path, "write")
+
+    def put() -> bool:
+        try:
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        except FileExistsError:
+            return False
+        with _removed_on_error(path):
+            _write_and_sync(descriptor, content, path)
+        return True
+
+    return retried(put, path, "write")
 
 
-def _put_if_absent(path: Path, content: bytes) -> bool:
+@contextmanager
+def _removed_on_error(path: Path) -> Iterator[None]:
     try:
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-    except FileExistsError:
-        return False
-    try:
-        _write_and_sync(descriptor, content, path)
+        yield
     except BaseException:
-        with suppress(OSError):
+        with suppress(OSError):  # the first error is raised
             path.unlink(missing_ok=True)
         raise
-    return True
 
 
 def _write_and_sync(descriptor: int, content: bytes, path: Path) -> None:
@@ -95,8 +102,8 @@ def npz_bytes(arrays: Mapping[str, npt.NDArray[Any]], *, compressed: bool = True
     import numpy as np  # not at the top: the command line imports this module
 
     binary = io.BytesIO()
-    how = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
-    with zipfile.ZipFile(binary, "w", how) as archive:
+    method = zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
+    with zipfile.ZipFile(binary, "w", method) as archive:
         for name, values in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, np.asanyarray(values), allow_pickle=False)
@@ -106,10 +113,7 @@ def npz_bytes(arrays: Mapping[str, npt.NDArray[Any]], *, compressed: bool = True
 def open_regular(path: str | Path) -> io.FileIO:
     """Open a local file to read, unbuffered; a pipe would make its reader wait for ever.
 
-    Raises
-    ------
-    StoreError
-        There is something else than a regular file.
+    Raises a StoreError where there is something else than a regular file.
     """
     try:
         descriptor = os.open(path, READING)
@@ -132,24 +136,19 @@ _NO_LARGER = 1 << 40  # bytes; no object is
 def get(path: Path, most: int = MOST_BYTES) -> bytes | None:
     """Content of a regular file of so many bytes at most, or None where there is none.
 
-    Raises
-    ------
-    StoreError
-        It is larger, or no regular file.
+    Raises a StoreError where it is larger, or no regular file.
     """
+
+    def read_local() -> bytes:
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > most:
+                raise _too_large(path)
+            return file.readall()
+
     try:
-        if is_remote(path):
-            return _get_object(path, most)
-        return retried(lambda: _get(path, most), path, "read")
+        return _get_object(path, most) if is_remote(path) else retried(read_local, path, "read")
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def _get(path: Path, most: int) -> bytes:
-    with open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size > most:
-            raise _too_large(path)
-        return file.readall()
 
 
 def read(path: Path) -> bytes:
@@ -171,14 +170,14 @@ def _too_large(path: Path) -> StoreError:
 
 
 def prefetched(paths: Sequence[Path], most: int) -> Callable[[Path], bytes | None]:
-    """What `get` says of small files; those of an object store are brought here side by side."""
+    """What `get` returns of small files; those of an object store are fetched side by side."""
     if not (paths and is_remote(paths[0])):
         return lambda path: get(path, most)
-    found = dict(zip(paths, object_storage.find_objects(paths, most), strict=True))
+    contents = dict(zip(paths, object_storage.find_objects(paths, most), strict=True))
 
     def give(path: Path) -> bytes | None:
-        content = found[path]
-        if content is not None and len(content) > most:  # told when it is asked for, as a local one
+        content = contents[path]
+        if content is not None and len(content) > most:  # raised at the same time as by `get`
             raise _too_large(path)
         return content
 
@@ -257,11 +256,11 @@ def bytes_below(root: Path) -> int:
     """Bytes of all files in a folder, at any depth."""
     if is_remote(root):
         return sum(object_storage.sizes_below(root).values())
-    return retried(lambda: _bytes_below(root), root, "read")
 
+    def total() -> int:
+        return sum(file.stat().st_size for file in root.rglob("*") if file.is_file())
 
-def _bytes_below(root: Path) -> int:
-    return sum(f.stat().st_size for f in root.rglob("*") if f.is_file())
+    return retried(total, root, "read")
 
 
 def remove(path: Path) -> None:
@@ -288,16 +287,16 @@ def links_inside(root: Path) -> Iterator[Path]:
     """Symbolic links in a folder, at any depth; none of them is followed."""
     if is_remote(root):
         return
-    yield from retried(lambda: _links_inside(root), root, "read")
 
+    def links() -> list[Path]:
+        return [
+            path
+            for folder, folders, names in os.walk(root, followlinks=False)
+            for path in (Path(folder, name) for name in (*folders, *names))
+            if path.is_symlink()
+        ]
 
-def _links_inside(root: Path) -> list[Path]:
-    return [
-        path
-        for folder, folders, names in os.walk(root, followlinks=False)
-        for path in (Path(folder, name) for name in (*folders, *names))
-        if path.is_symlink()
-    ]
+    yield from retried(links, root, "read")
 
 
 def remove_leftovers(root: Path) -> int:
@@ -332,26 +331,43 @@ def remove_folder(root: Path, *parts: str, first: str = "", last: str = "") -> N
         shutil.rmtree(path, ignore_errors=True)
         return
     object_storage.delete_objects([path / first] if first else [])
-    held = object_storage.sizes_below(path)
-    object_storage.delete_objects([path / name for name in held if name != last])
+    names = object_storage.sizes_below(path)
+    object_storage.delete_objects([path / name for name in names if name != last])
     left = object_storage.sizes_below(path).keys() - {last}
     if left:
         raise StorageRefused(
             f"{len(left)} objects below {path} could not be deleted, such as {min(left)}: see "
             "whether the credentials allow it, and whether somebody else writes there"
         )
-    object_storage.delete_objects([path / last] if last in held else [])
+    object_storage.delete_objects([path / last] if last in names else [])
 
 
 def check_writable(path: Path, what: str) -> None:
     """Refuse a folder that could not be made or written, without making it."""
     if is_remote(path):
-        _probe_object(path, what)
+        probe = path.with_name(f".{path.name}.{uuid4().hex}")
+        try:
+            object_storage.put_object(probe, b"")
+            object_storage.delete_objects([probe])
+        except StorageRefused as error:
+            raise InputError(f"cannot write {what} at {path}: {error}") from error
         return
-    existing = nearest_existing(path)
-    if not existing.is_dir():
-        raise InputError(f"cannot write {what} at {path}: {existing} is a file; choose another")
-    _probe(existing, path, what)
+    folder = nearest_existing(path)
+    if not folder.is_dir():
+        raise InputError(f"cannot write {what} at {path}: {folder} is a file; choose another")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        if is_full(error):
+            raise  # whoever writes there says how much is needed
+        if is_trouble(error):
+            raise storage_error(error, folder, "write") from error
+        reason = error.strerror or error
+        right = f" (no permission to write in {folder})" if is_denied(error) else ""
+        raise InputError(
+            f"cannot write {what} at {path}: {reason}{right}; choose another path"
+        ) from error
 
 
 def make_folder(path: Path, what: str) -> None:
@@ -371,31 +387,6 @@ def missing_folders(path: Path) -> list[Path]:
     if is_remote(path):
         return []
     return [folder for folder in (path, *path.parents) if not folder.exists()]
-
-
-def _probe(folder: Path, path: Path, what: str) -> None:
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        if is_full(error):
-            raise  # whoever writes there says how much is needed
-        if is_trouble(error):
-            raise storage_error(error, folder, "write") from error
-        reason = error.strerror or error
-        right = f" (no permission to write in {folder})" if is_denied(error) else ""
-        raise InputError(
-            f"cannot write {what} at {path}: {reason}{right}; choose another path"
-        ) from error
-
-
-def _probe_object(path: Path, what: str) -> None:
-    probe = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        object_storage.put_object(probe, b"")
-        object_storage.delete_objects([probe])
-    except StorageRefused as error:
-        raise InputError(f"cannot write {what} at {path}: {error}") from error
 
 
 def confined(path: Path, root: Path) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,13 @@ from gmkcf_dask.errors import (
     InputError,
     StoreError,
 )
-from gmkcf_dask.kernels.duplicates import in_words
+from gmkcf_dask.kernels.duplicates import NEAR
 from gmkcf_dask.kernels.tiles import CODE_SCALE, STORED_DTYPE
 from gmkcf_dask.kernels.tiling import Tiling
+from gmkcf_dask.store import files, layout
+from gmkcf_dask.store.digests import Summary
 from gmkcf_dask.store.features import (
+    StoredFactors,
     StoredFeatures,
     create_array,
     open_array,
@@ -43,34 +46,10 @@ from gmkcf_dask.store.features import (
     write_metadata,
     zarr_store,
 )
-from gmkcf_dask.store.files import (
-    absolute,
-    bytes_below,
-    check_writable,
-    exists,
-    get,
-    is_file,
-    names_in,
-    put_atomic,
-    remove,
-    remove_folder,
-    remove_tree,
-)
-from gmkcf_dask.store.layout import (
-    GROUP,
-    METADATA,
-    bad_metadata,
-    diagonal_layout,
-    expected_metadata,
-    feature_layouts,
-    kernel_layout,
-    norm_layout,
-)
 from gmkcf_dask.store.manifest import (
     FORMAT,
     INPUTS,
     MANIFEST,
-    KernelRecord,
     Manifest,
     build_command,
     fix_command,
@@ -109,19 +88,17 @@ class KernelStore:
         What it says about its arrays is compared with what we write before any is opened.
         """
         path = location(path)
-        store = cls(absolute(path), Manifest.read(path))
-        for bad in bad_metadata(path, store.manifest):
-            file = f"{bad.where}/{METADATA}".lstrip("/")
+        store = cls(files.absolute(path), Manifest.read(path))
+        for bad in layout.bad_metadata(path, store.manifest):
+            file = f"{bad.where}/{layout.METADATA}".lstrip("/")
             # metadata follows from the manifest; chunks that are gone with their folder do not
-            lost = "" if set(names_in(path / bad.where)) - {METADATA} else bad.where
+            lost = "" if set(files.names_in(path / bad.where)) - {layout.METADATA} else bad.where
             raise DamagedStoreError(
                 f"{file} of {path} {bad.what}: repair it with {fix_command(path, lost)}"
             )
         if not (store.manifest.complete or incomplete):
-            done, total = len(store.manifest.tiles_done), store.manifest.tiling.n_tiles
             raise StoreError(
-                f"{path} is incomplete ({done} of {total} tiles): run the same build again, it "
-                "resumes"
+                f"{path} is {store.manifest.incomplete}: run the same build again, it resumes"
             )
         store.warn_about_format()
         return store
@@ -142,20 +119,20 @@ class KernelStore:
         """Refuse a path where no store can be, or not ours."""
         if is_store(path):
             return
-        if is_file(path):
+        if files.is_file(path):
             raise StoreError(f"{path} is a file: choose another path for the store")
-        held = names_in(path)
-        if held and not (is_remote(path) and UNFINISHED in held):
+        names = files.names_in(path)
+        if names and not (is_remote(path) and UNFINISHED in names):
             refuse_without_manifest(path)
             raise StoreError(f"{path} holds other files: choose another path for the store")
-        check_writable(path, "the store")
+        files.check_writable(path, "the store")
 
     @classmethod
     def create(cls, path: Path, manifest: Manifest, corpus: Corpus | None) -> KernelStore:
         """Make an empty store with the features and names inside; no kernel values yet."""
         cls.check_place(path)
         if is_remote(path):
-            return cls(absolute(path), _create_objects(path, manifest, corpus))
+            return cls(files.absolute(path), _create_objects(path, manifest, corpus))
         # made beside and moved into place: a store that exists has its features and its manifest
         beside = path.with_name(f".{path.name}.{uuid4().hex}")
         try:
@@ -163,15 +140,25 @@ class KernelStore:
             manifest = _write_skeleton(beside, manifest, corpus)
             beside.replace(path)
         except BaseException:
-            remove_folder(beside)
+            files.remove_folder(beside)
             raise
-        return cls(absolute(path), manifest)
+        return cls(files.absolute(path), manifest)
 
     def with_manifest(self, **changes: Any) -> KernelStore:
         """Write a changed manifest and return the store that has it."""
         manifest = structs.replace(self.manifest, **changes)
         manifest.write(self.path)
         return replace(self, manifest=manifest)
+
+    def with_vectors(self, vectors: Mapping[str, Floats], **changes: Any) -> KernelStore:
+        """Write a manifest with the digests and summaries of vectors, by their path inside."""
+        digests = {name: vector_digest(values) for name, values in vectors.items()}
+        summaries = {name: Summary.of(values).to_bytes().hex() for name, values in vectors.items()}
+        return self.with_manifest(
+            vectors=self.manifest.vectors | digests,
+            vector_summaries=self.manifest.vector_summaries | summaries,
+            **changes,
+        )
 
     def __repr__(self) -> str:
         from gmkcf_dask.store.describe import in_short
@@ -187,8 +174,13 @@ class KernelStore:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Kernel names, in order."""
+        """Names of the kernels in tiles, in order."""
         return self.manifest.names
+
+    @property
+    def kernel_names(self) -> tuple[str, ...]:
+        """Names of all kernels: those in tiles, then the factored ones."""
+        return self.manifest.kernel_names
 
     @property
     def n_samples(self) -> int:
@@ -227,7 +219,7 @@ class KernelStore:
         """Remove the arrays of kernels that others stand for: nobody shall read them as empty."""
         for kernel, other in enumerate(self.manifest.stored):
             if kernel != other:
-                remove_folder(self.path, "kernels", self.names[kernel])
+                files.remove_folder(self.path, "kernels", self.names[kernel])
 
     def equal_kernels(self) -> dict[str, str]:
         """By name, the first kernel whose files are the same to the last byte."""
@@ -235,7 +227,7 @@ class KernelStore:
         equal = {}
         size_of = self.tile_sizes()
         for name in self.names:
-            sizes = tuple(size_of(name, t) for t in self._tiles())
+            sizes = tuple(size_of(name, t) for t in range(self.manifest.n_tiles))
             if -1 in sizes:  # what is not there equals nothing
                 continue
             earlier = alike.setdefault(sizes, [])
@@ -247,8 +239,11 @@ class KernelStore:
         return equal
 
     def _equal(self, name: str, other: str) -> bool:
-        files = ((self.reader.file(name, t), self.reader.file(other, t)) for t in self._tiles())
-        return all(get(location(own)) == get(location(theirs)) for own, theirs in files)
+        reader = self.reader
+        return all(
+            files.get(location(reader.file(name, t))) == files.get(location(reader.file(other, t)))
+            for t in range(self.manifest.n_tiles)
+        )
 
     def tile_sizes(self) -> Callable[[str, int], int]:
         """From a kernel's name and a tile to the bytes of it; −1 where there is none."""
@@ -256,33 +251,36 @@ class KernelStore:
         if not is_remote(self.path):
             return reader.size
         # one listing, instead of a request for every tile
-        found, begin = sizes_below(self.path / "kernels"), f"{self.path}/kernels/"
-        return lambda name, t: found.get(reader.file(name, t).removeprefix(begin), -1)
-
-    def _tiles(self) -> range:
-        return range(self.tiling.n_tiles)
+        sizes, begin = sizes_below(self.path / "kernels"), f"{self.path}/kernels/"
+        return lambda name, t: sizes.get(reader.file(name, t).removeprefix(begin), -1)
 
     def duplicates(self) -> list[str]:
         """Kernels that are nearly the same as an earlier one, in words."""
-        merged = {
-            name: f", and {other} stands for it"
-            for name, other in zip(self.names, self.manifest.stored_as, strict=False)
-            if name != other
-        }
-        return [
-            sentence + merged.get(sentence.split()[0], "")
-            for sentence in in_words(self.manifest.nearest or {}, self.manifest.differences)
-        ]
+        m, sentences = self.manifest, []
+        stands = dict(zip(m.names, m.stored_as or m.names, strict=True))
+        for name, other in (m.nearest or {}).items():
+            apart = m.differences.get(name, np.inf)
+            if apart <= NEAR:
+                sentence = f"{name} equals {other}" + (f" to {apart:.0e}" if apart else "")
+                merged = f", and {stands[name]} stands for it" if stands[name] != name else ""
+                sentences.append(sentence + merged)
+        return sentences
 
     def features(self) -> StoredFeatures:
         """The features the kernels were made from."""
         m = self.manifest
         if m.n_features == 0:
             raise StoreError(f"{self.path} was made from precomputed kernels: it has no features")
-        layouts = feature_layouts(self.path, m)
+        layouts = layout.feature_layouts(self.path, m)
         return StoredFeatures(
-            str(self.path), m.store_id, m.n_samples, m.n_features, layouts, uuid4().hex
+            str(self.path), m.store_id, layouts, uuid4().hex, m.n_samples, m.n_features
         )
+
+    def factors(self) -> StoredFactors:
+        """The arrays that factored kernels are made of."""
+        m = self.manifest
+        layouts = {name: layout.factor_layout(array) for name, array in m.factors.items()}
+        return StoredFactors(str(self.path), m.store_id, layouts, uuid4().hex)
 
     def strings(self, what: str) -> tuple[str, ...] | None:
         """`ids`, `labels`, `terms`, `titles` or `excerpts`; None where the corpus has none.
@@ -322,7 +320,7 @@ class KernelStore:
         if known is None:
             return None
         try:
-            content = (get(self.path / f"{what}.json") or b"").decode()
+            content = (files.get(self.path / f"{what}.json") or b"").decode()
         except (UnicodeDecodeError, StoreError) as error:
             raise self._damaged_input(what) from error
         # the digest is of the file as it is written, and "none" where there are no strings
@@ -394,20 +392,19 @@ class KernelStore:
 
     def write_norms(self, norms: dict[str, Floats]) -> dict[str, str]:
         """Keep normalisation vectors in the store, where tile tasks find them; their digests."""
-        if norms:
-            with remote_errors(self.path):
-                self._write_norms(norms)
+        if not norms:
+            return {}
+        with remote_errors(self.path):
+            root = zarr.open_group(store=zarr_store(str(self.path)), mode="r+")
+            group = root.require_group("norms")
+            vector = layout.norm_layout(self.manifest)
+            for name, values in norms.items():
+                if name in group:
+                    del group[name]
+                create_array(group, name, vector)[:] = values
+                write_metadata(self.path, f"norms/{name}", vector.fields())
+            write_metadata(self.path, "norms", layout.GROUP)
         return {f"norms/{name}": vector_digest(values) for name, values in norms.items()}
-
-    def _write_norms(self, norms: dict[str, Floats]) -> None:
-        root = zarr.open_group(store=zarr_store(str(self.path)), mode="r+")
-        group = root.require_group("norms")
-        for name, values in norms.items():
-            if name in group:
-                del group[name]
-            create_array(group, name, norm_layout(self.manifest))[:] = values
-            write_metadata(self.path, f"norms/{name}", norm_layout(self.manifest).fields())
-        write_metadata(self.path, "norms", GROUP)
 
     def to_dask(self, kernel: str | int) -> da.Array:
         """The full symmetric kernel, shape (n, n), lazily: tiles below the diagonal are mirrored.
@@ -431,27 +428,22 @@ class KernelStore:
 
     def stored_bytes(self) -> int:
         """Bytes on disk, compressed."""
-        return bytes_below(self.path)
+        return files.bytes_below(self.path)
 
 
 def is_store(path: Path) -> bool:
     """Whether there is a store, finished or not, at a path."""
-    return is_file(path / MANIFEST)
-
-
-def records(kernels: Any) -> tuple[KernelRecord, ...]:
-    """Manifest records of resolved kernels."""
-    return tuple(KernelRecord.of(kernel) for kernel in kernels)
+    return files.is_file(path / MANIFEST)
 
 
 def delete_store(path: Path, *, ignore_errors: bool = False) -> None:
     """Delete a store with all that is in it, under its lock."""
     if not is_remote(path):
-        remove_tree(path, ignore_errors=ignore_errors)
+        files.remove_tree(path, ignore_errors=ignore_errors)
         return
     # from the first to the last moment it says that it is no store any more, but ours
-    put_atomic(path / UNFINISHED, _OURS)
-    remove_folder(path, first=MANIFEST, last=UNFINISHED)
+    files.put_atomic(path / UNFINISHED, _OURS)
+    files.remove_folder(path, first=MANIFEST, last=UNFINISHED)
 
 
 _OURS = json.dumps({"format": FORMAT}).encode()
@@ -459,12 +451,12 @@ _OURS = json.dumps({"format": FORMAT}).encode()
 
 def _create_objects(path: Path, manifest: Manifest, corpus: Corpus | None) -> Manifest:
     """Nothing can be moved into place there: the manifest comes last, and makes it a store."""
-    if exists(path):  # an interrupted creation or removal
-        remove_folder(path, last=UNFINISHED)
-    put_atomic(path / UNFINISHED, _OURS)
+    if files.exists(path):  # an interrupted creation or removal
+        files.remove_folder(path, last=UNFINISHED)
+    files.put_atomic(path / UNFINISHED, _OURS)
     with remote_errors(path):
         manifest = _write_skeleton(path, manifest, corpus)
-    remove(path / UNFINISHED)
+    files.remove(path / UNFINISHED)
     return manifest
 
 
@@ -472,11 +464,11 @@ def _write_skeleton(path: Path, manifest: Manifest, corpus: Corpus | None) -> Ma
     root = zarr.create_group(store=zarr_store(str(path)), zarr_format=3)
     kernels, diagonals = root.create_group("kernels"), root.create_group("diagonals")
     for name in manifest.names:
-        create_array(kernels, name, kernel_layout(manifest))
-        create_array(diagonals, name, diagonal_layout(manifest))
+        create_array(kernels, name, layout.kernel_layout(manifest))
+        create_array(diagonals, name, layout.diagonal_layout(manifest))
     if corpus is not None:
         manifest = write_inputs(path, manifest, corpus, INPUTS)
-    for where, fields in expected_metadata(path, manifest):
+    for where, fields in layout.expected_metadata(path, manifest):
         write_metadata(path, where, fields)
     manifest.write(path)
     return manifest
@@ -489,10 +481,10 @@ def write_inputs(path: Path, m: Manifest, corpus: Corpus, which: Iterable[str]) 
             m = structs.replace(m, features=write_features(path, corpus.X, m))
         elif what == "reading":
             if corpus.reading is not None:
-                put_atomic(path / "reading.json", corpus.reading.to_json().encode())
+                files.put_atomic(path / "reading.json", corpus.reading.to_json().encode())
         elif what in m.inputs:
             content = json.dumps(getattr(corpus, what), ensure_ascii=False)
-            put_atomic(path / f"{what}.json", content.encode())
+            files.put_atomic(path / f"{what}.json", content.encode())
     return m
 
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gmkcf_dask.kernels.tiles import COMPACT_MAX, STORED_DTYPE
-from gmkcf_dask.kernels.tiling import FEATURE_CHUNK
+from gmkcf_dask.kernels.tiling import FACTOR_ROWS, FEATURE_CHUNK
 from gmkcf_dask.store.files import get, names_in, prefetched
-from gmkcf_dask.store.manifest import Manifest
+from gmkcf_dask.store.manifest import FactorArray, Manifest
 
 METADATA = "zarr.json"
 FILL_VALUE: dict[str, float] = {
@@ -25,6 +26,7 @@ FILL_VALUE: dict[str, float] = {
     "float64": np.nan,
     "uint16": COMPACT_MAX + 1,
     "int64": -1,
+    "int32": -(1 << 31),
 }
 """By stored dtype, a value that cannot be data."""
 Give = Callable[[Path], bytes | None]
@@ -42,14 +44,13 @@ class Layout:
     def fields(self) -> dict[str, Any]:
         """What its zarr.json says."""
         fill = FILL_VALUE[self.dtype]
-        separator = {"separator": "/"}
         return {
             "zarr_format": 3,
             "node_type": "array",
             "shape": list(self.shape),
             "data_type": self.dtype,
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.chunks)}},
-            "chunk_key_encoding": {"name": "default", "configuration": separator},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
             "fill_value": "NaN" if np.isnan(fill) else int(fill),
             "codecs": [
                 {"name": "bytes", "configuration": {"endian": "little"}},
@@ -86,17 +87,6 @@ def norm_layout(m: Manifest) -> Layout:
     return Layout((m.n_samples,), (m.n_samples,), "float64")
 
 
-def dense_layout(m: Manifest) -> Layout:
-    """Of dense features."""
-    n, d = m.n_samples, m.n_features
-    return Layout((n, d), (min(m.block_size, n), d), "float64")
-
-
-def part_layout(length: int, dtype: str) -> Layout:
-    """Of a part of sparse features."""
-    return Layout((length,), (max(1, min(FEATURE_CHUNK, length)),), dtype)
-
-
 def bad_metadata(path: Path, m: Manifest) -> list[BadMetadata]:
     """Every zarr.json of a store that is missing or says something else than it should."""
     expected = [(where, path / where / METADATA, f) for where, f in expected_metadata(path, m)]
@@ -126,15 +116,26 @@ def expected_metadata(path: Path, m: Manifest) -> Iterator[tuple[str, dict[str, 
         yield "features", GROUP
         for name, layout in feature_layouts(path, m).items():
             yield f"features/{name}", layout.fields()
+    if m.factored:
+        yield "factors", GROUP
+        for name, array in m.factors.items():
+            yield f"factors/{name}", factor_layout(array).fields()
+
+
+def factor_layout(array: FactorArray) -> Layout:
+    """Of an array that factored kernels are made of."""
+    rows = max(1, min(FACTOR_ROWS, array.shape[0]))
+    return Layout(array.shape, (rows, *array.shape[1:]), array.dtype)
 
 
 def feature_layout(name: str, shape: tuple[int, ...], m: Manifest) -> Layout:
-    """Of an array of the features."""
+    """Of an array of the features: dense rows, their offset, or a part of sparse ones."""
     if name == "X":
-        return dense_layout(m)
+        return Layout(shape, (min(m.block_size, m.n_samples), m.n_features), "float64")
     if name == "offset":
         return Layout(shape, shape, "float64")
-    return part_layout(shape[0], "float64" if name == "data" else "int64")
+    chunk = max(1, min(FEATURE_CHUNK, shape[0]))
+    return Layout(shape, (chunk,), "float64" if name == "data" else "int64")
 
 
 def feature_layouts(path: Path, m: Manifest) -> dict[str, Layout]:
@@ -145,21 +146,21 @@ def feature_layouts(path: Path, m: Manifest) -> dict[str, Layout]:
     if m.features:
         return {name: feature_layout(name, array.shape, m) for name, array in m.features.items()}
     folder = path / "features"
-    held = names_in(folder)
+    names = names_in(folder)
     shapes: dict[str, tuple[int, ...]]
-    if "indptr" in held:
+    if "indptr" in names:
         entries = (_stored_entries(folder / "data", m),)
         shapes = {"data": entries, "indices": entries, "indptr": (m.n_samples + 1,)}
     else:
         shapes = {"X": (m.n_samples, m.n_features)}
-        if "offset" in held:
+        if "offset" in names:
             shapes["offset"] = (m.n_features,)
     return {name: feature_layout(name, shape, m) for name, shape in shapes.items()}
 
 
 def _stored_entries(folder: Path, m: Manifest) -> int:
     """Non-zeros of sparse features as their own metadata has it, if that is possible."""
-    shape = (_read(_small, folder / METADATA) or {}).get("shape")
+    shape = (_read(partial(get, most=_LARGEST), folder / METADATA) or {}).get("shape")
     if isinstance(shape, list) and len(shape) == 1 and isinstance(shape[0], int):
         return max(0, min(shape[0], m.n_samples * m.n_features))
     return 0
@@ -167,32 +168,29 @@ def _stored_entries(folder: Path, m: Manifest) -> int:
 
 def _difference(give: Give, path: Path, fields: dict[str, Any]) -> str:
     """In which field a zarr.json differs, in words; nothing where it does not."""
-    found = _read(give, path)
-    if found is None:
+    metadata = _read(give, path)
+    if metadata is None:
         return "is missing"
-    if not found:
+    if not metadata:
         return "cannot be read"
     for name, value in fields.items():
-        if not _same(found.get(name), value):
-            return (
-                f"has another {name} (there: {_short(found.get(name))}, expected: {_short(value)})"
-            )
-    for name, value in found.items():
+        there = metadata.get(name)
+        if not _same(there, value):
+            return f"has another {name} (there: {_short(there)}, expected: {_short(value)})"
+    for name, value in metadata.items():
         # what we do not write must say nothing: attributes, names of dimensions, transformers
         if name not in fields and value not in (None, [], {}):
             return f"has {name} {_short(value)}, which we do not write"
-    unknown = set(found) - set(fields) - _EMPTY
+    unknown = set(metadata) - set(fields) - _EMPTY
     return f"has {', '.join(sorted(unknown))}, which we do not write"[:200] if unknown else ""
 
 
 _EMPTY = {"attributes", "storage_transformers", "dimension_names", "consolidated_metadata"}
 
 
-def _same(found: object, value: object) -> bool:
+def _same(a: object, b: object) -> bool:
     """Equal in type as well: 1 is not True, and 3 is not 3.0."""
-    return type(found) is type(value) and json.dumps(found, sort_keys=True) == json.dumps(
-        value, sort_keys=True
-    )
+    return type(a) is type(b) and json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
 
 
 def _short(value: object) -> str:
@@ -200,17 +198,11 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _small(path: Path) -> bytes | None:
-    return get(path, _LARGEST)
-
-
 def _read(give: Give, path: Path) -> dict[str, Any] | None:
     """What a zarr.json says: nothing where it is damaged, None where there is none."""
     try:
         content = give(path)
-        if content is None:
-            return None
-        found = json.loads(content)
+        metadata = None if content is None else json.loads(content)
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return metadata if isinstance(metadata, dict) or content is None else {}

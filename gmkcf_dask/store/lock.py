@@ -32,19 +32,7 @@ from gmkcf_dask.errors import (
     StoreError,
     StoreWarning,
 )
-from gmkcf_dask.store import object_storage
-from gmkcf_dask.store.files import (
-    exists,
-    get,
-    links_inside,
-    make_folders,
-    put_atomic,
-    put_if_absent,
-    remove,
-    remove_folder,
-    remove_leftovers,
-    resolved,
-)
+from gmkcf_dask.store import files, object_storage
 from gmkcf_dask.store.object_storage import is_remote
 from gmkcf_dask.system.processes import Owner, ProcessState, ShortText
 from gmkcf_dask.system.retry import is_full, is_trouble
@@ -80,7 +68,7 @@ class LockInfo(Owner, frozen=True, kw_only=True, omit_defaults=True):
     def read(cls, path: Path) -> LockInfo | None:
         """The content of a lock file; None where it is torn, of another kind, or cannot be one."""
         try:
-            info = cls.decode(get(path, _MOST_BYTES) or b"")
+            info = cls.decode(files.get(path, _MOST_BYTES) or b"")
         except StoreError:  # not a regular file, or far too large
             return None
         return info and structs.replace(info, renewed=0)
@@ -91,14 +79,14 @@ class LockInfo(Owner, frozen=True, kw_only=True, omit_defaults=True):
 
 def lock_path(store: Path) -> Path:
     """Where the lock of a store is: beside it, so that it can be had before there is a store."""
-    real = resolved(store)
+    real = files.resolved(store)
     return real.with_name(f".{real.name}.lease")
 
 
 def holder(store: Path) -> str | None:
     """Who writes into a store now, or did when it was killed, in words; None for nobody."""
     path = lock_path(store)
-    if not exists(path):
+    if not files.exists(path):
         return None
     lock, gone = LockInfo.read(path), is_gone(path)
     who = str(lock) if lock else "an unknown process"
@@ -136,7 +124,7 @@ def owning(folder: Path) -> Iterator[Callable[[], None]]:
     StoreBusyError
         Another process does; says which and since when.
     """
-    make_folders(folder.parent)
+    files.make_folders(folder.parent)
     with _held(folder, force=True) as lock:
         yield partial(confirm, folder, lock)
 
@@ -165,7 +153,7 @@ def _held(place: Path, *, force: bool, tell: bool = False) -> Iterator[LockInfo]
 def _give_back(path: Path, lock: LockInfo, heartbeat: Heartbeat) -> None:
     heartbeat.stop()
     if LockInfo.read(path) == lock:
-        remove(path)
+        files.remove(path)
 
 
 class Heartbeat:
@@ -185,7 +173,7 @@ class Heartbeat:
 def claim(path: Path) -> Heartbeat:
     """Say in a new file that this process owns the folder it is in, and that it lives."""
     lock = LockInfo.mine()
-    if not put_if_absent(path, lock.encode()):
+    if not files.put_if_absent(path, lock.encode()):
         raise StoreError(f"{path} is there already: somebody else owns this folder")
     return Heartbeat(path, lock)
 
@@ -204,9 +192,9 @@ def _acquire(path: Path, lock: LockInfo, store: Path, *, force: bool) -> LockInf
     content = lock.encode()
     try:
         # a request whose answer was lost is repeated, and then meets its own lock
-        if put_if_absent(path, content) or LockInfo.read(path) == lock:
+        if files.put_if_absent(path, content) or LockInfo.read(path) == lock:
             return None
-        seen, found, state = _seen(path), LockInfo.read(path), _owner_state(path)
+        tag, previous, state = _tag(path), LockInfo.read(path), _owner_state(path)
         if state not in (ProcessState.DEAD, ProcessState.GONE):
             raise StoreBusyError(
                 f"{store} is being written by {holder(store) or 'another process'}: wait until it "
@@ -217,7 +205,7 @@ def _acquire(path: Path, lock: LockInfo, store: Path, *, force: bool) -> LockInf
                 f"{store} was being written by {holder(store) or 'a process that just ended'}: if "
                 f"that is so, take over with --force (from Python, remove {path})"
             )
-        if not _take_over(path, content, seen) and LockInfo.read(path) != lock:
+        if not _take_over(path, content, tag) and LockInfo.read(path) != lock:
             raise StoreBusyError(f"{store} is being written by {holder(store)}: wait for it")
     except StorageRefused as error:
         raise InputError(f"cannot write the store at {store}: {error}") from error
@@ -227,10 +215,10 @@ def _acquire(path: Path, lock: LockInfo, store: Path, *, force: bool) -> LockInf
         raise InputError(
             f"cannot write the store at {store}: {error.strerror}; choose another path"
         ) from error
-    return found if state is ProcessState.DEAD else None
+    return previous if state is ProcessState.DEAD else None
 
 
-def _seen(path: Path) -> str | None:
+def _tag(path: Path) -> str | None:
     """Which object a lock is, before it is judged; files are told apart by moving them."""
     if not is_remote(path):
         return None
@@ -240,16 +228,14 @@ def _seen(path: Path) -> str | None:
         return None
 
 
-def _take_over(path: Path, content: bytes, seen: str | None) -> bool:
+def _take_over(path: Path, content: bytes, tag: str | None) -> bool:
     """Put a lock in the place of one that is gone, unless somebody else was faster."""
     if is_remote(path):
-        if seen is not None and object_storage.put_same_object(path, content, seen):
+        if tag is not None and object_storage.put_same_object(path, content, tag):
             return True
-        return put_if_absent(path, content)
+        return files.put_if_absent(path, content)
     taken = _take_over_locked(path, content)
-    if taken is not None:
-        return taken
-    return _take_over_claimed(path, content)
+    return _take_over_claimed(path, content) if taken is None else taken
 
 
 def _take_over_claimed(path: Path, content: bytes) -> bool:
@@ -258,27 +244,27 @@ def _take_over_claimed(path: Path, content: bytes) -> bool:
     A lock has one successor, the first to create the file named after its content. The claim of
     a successor that ended before it replaced the lock is succeeded in the same way.
     """
-    lock = get(path, _MOST_BYTES)
+    lock = files.get(path, _MOST_BYTES)
     if lock is None:
-        return put_if_absent(path, content)
+        return files.put_if_absent(path, content)
     claims, last = [], lock
     while True:
         claim = path.with_name(f"{path.name}.{sha256(last).hexdigest()[:32]}")
         if claim in claims:
             return False  # a copy of the lock is no claim of a successor
         claims.append(claim)
-        if put_if_absent(claim, content):
+        if files.put_if_absent(claim, content):
             break
-        earlier = get(claim, _MOST_BYTES)
+        earlier = files.get(claim, _MOST_BYTES)
         if earlier is None or not is_gone(claim):
             return False  # somebody else takes it over right now
         last = earlier
     # the lock may have been replaced, and its claim removed, before this claim was made
-    first = get(path, _MOST_BYTES) == lock and is_gone(path)
+    first = files.get(path, _MOST_BYTES) == lock and is_gone(path)
     if first:
-        put_atomic(path, content)
+        files.put_atomic(path, content)
     for claim in claims if first else claims[-1:]:
-        remove(claim)
+        files.remove(claim)
     return first
 
 
@@ -291,7 +277,7 @@ def _take_over_locked(path: Path, content: bytes) -> bool | None:
     try:
         descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
     except FileNotFoundError:
-        return put_if_absent(path, content)
+        return files.put_if_absent(path, content)
     except OSError:  # of another user, or no regular file
         return None
     try:
@@ -305,7 +291,7 @@ def _take_over_locked(path: Path, content: bytes) -> bool | None:
             return None
         if not _is_file_of(descriptor, path) or not is_gone(path):
             return False
-        put_atomic(path, content)
+        files.put_atomic(path, content)
         return True
     finally:
         os.close(descriptor)  # and with it the lock
@@ -342,13 +328,13 @@ def _age(path: Path) -> float:
     except FileNotFoundError:
         return 0.0
     try:
-        put_if_absent(probe, b"")
+        files.put_if_absent(probe, b"")
         return _touched(probe) - touched
     except (OSError, StorageRefused):  # one who only reads may not write there
         return time.time() - touched
     finally:
         with suppress(OSError, StorageError):
-            remove(probe)
+            files.remove(probe)
 
 
 def _touched(path: Path) -> float:
@@ -380,17 +366,17 @@ def _sweep(store: Path) -> None:
     """
     if is_remote(store):
         return
-    for link in links_inside(store):
+    for link in files.links_inside(store):
         raise StoreError(
             f"{link} is a symbolic link: stores are not written through links, put the folder "
             "itself in its place"
         )
-    remove_leftovers(store)
+    files.remove_leftovers(store)
     real = store.resolve()
     left = re.compile(rf"\.{re.escape(real.name)}\.(lease\.)?[0-9a-f]{{32}}")
     for entry in list(os.scandir(real.parent)):
         if left.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-            remove_folder(real.parent, entry.name)
+            files.remove_folder(real.parent, entry.name)
         elif left.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
             Path(entry.path).unlink(missing_ok=True)
 
@@ -405,9 +391,9 @@ def _signals_as_exceptions() -> Iterator[None]:
     def leave(number: int, frame: Any) -> None:
         raise SystemExit(128 + number)
 
-    asked = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+    signals = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
     # somebody who handles signals already knows better
-    ours = [number for number in asked if signal.getsignal(number) is signal.SIG_DFL]
+    ours = [number for number in signals if signal.getsignal(number) is signal.SIG_DFL]
     for number in ours:
         signal.signal(number, leave)
     try:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -21,27 +21,39 @@ from msgspec import Meta, Struct, structs
 from gmkcf_dask.corpus.model import Corpus, Matrix
 from gmkcf_dask.corpus.text_options import TextOptions
 from gmkcf_dask.errors import DamagedStoreError, InputError, StoreError
+from gmkcf_dask.kernels.factored import (
+    ArrayShape,
+    FactorKind,
+    array_of,
+    array_shapes,
+    is_made_by_name,
+)
 from gmkcf_dask.kernels.specs import (
     NAME,
+    Factor,
     Normalization,
     Precomputed,
     Scaling,
     is_plain_name,
 )
 from gmkcf_dask.kernels.tiles import ResolvedKernel
-from gmkcf_dask.kernels.tiling import FEATURE_CHUNK, Precision, Tiling
+from gmkcf_dask.kernels.tiling import FACTOR_ROWS, FEATURE_CHUNK, Precision, Tiling
 from gmkcf_dask.store.files import exists, get, put_atomic
 from gmkcf_dask.system.units import ceil_div
 
 FORMAT = "gmkcf-kernels"
 FORMAT_VERSION = 4
-READABLE_VERSIONS = (3, 4)
-"""Version 3 has no digests of feature chunks and no statistics of tiles."""
+FACTORED_VERSION = 5
+READABLE_VERSIONS = (3, 4, 5)
+"""Version 3 has no digests of feature chunks and no statistics of tiles, 5 has factored kernels."""
 MANIFEST = "manifest.json"
 DESCRIPTIONS = ("titles", "excerpts", "reading")
 """Of texts: what people read, and how new ones are read; kernels do not depend on it."""
 INPUTS = ("features", "ids", "labels", "terms", *DESCRIPTIONS)
 """What a store keeps of its corpus, each with a digest in the manifest."""
+_ALWAYS = set(INPUTS) - set(DESCRIPTIONS)
+_GIVEN = ("precomputed kernels", "factors")
+"""Inputs that have a digest only."""
 DIGEST_BYTES = 8
 """Of a chunk's digest."""
 SUMMARY_BYTES = 32
@@ -98,6 +110,28 @@ class FeatureArray(Struct, frozen=True, forbid_unknown_fields=True):
     digests: Hex
 
 
+class FactorRecord(Struct, frozen=True, forbid_unknown_fields=True):
+    """One factored kernel of a store."""
+
+    name: KernelName
+    kind: FactorKind
+
+
+class FactorOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the factored kernels of a store were made with."""
+
+    max_clusters: Size
+    """The largest number of clusters they have columns for."""
+
+
+class FactorArray(Struct, frozen=True, forbid_unknown_fields=True):
+    """One array that factors are made of; the digest of a chunk that is not there yet is zeros."""
+
+    shape: tuple[Count, ...]
+    dtype: Literal["float32", "float64", "int32"]
+    digests: Hex
+
+
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The state of a store.
 
@@ -136,6 +170,11 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         The same for the vectors, by their path inside.
     text_options : TextOptions or None
         How texts were read, so that the same input is read the same way when it is written again.
+    factored : tuple of FactorRecord
+        Kernels that are known by factors; `kernels` are those in tiles.
+    factor_options : FactorOptions or None
+    factors : dict of FactorArray
+        The arrays of factored kernels by name; see `store.factors`.
     """
 
     store_id: StoreId
@@ -143,7 +182,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     n_features: Count
     block_size: Size
     precision: Precision
-    kernels: Annotated[tuple[KernelRecord, ...], Meta(min_length=1, max_length=_MOST_KERNELS)]
+    kernels: Annotated[tuple[KernelRecord, ...], Meta(max_length=_MOST_KERNELS)]
     inputs: dict[Text, Text]
     versions: dict[Text, Text]
     resolved: bool = False
@@ -161,6 +200,9 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tile_summaries: dict[str, Hex] = {}
     vector_summaries: dict[str, Hex] = {}
     text_options: TextOptions | None = None
+    factored: Annotated[tuple[FactorRecord, ...], Meta(max_length=_MOST_KERNELS)] = ()
+    factor_options: FactorOptions | None = None
+    factors: dict[str, FactorArray] = {}
 
     @property
     def lacks(self) -> list[str]:
@@ -168,7 +210,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         lacks = []
         if self.n_features and not self.features:
             lacks.append("digests of the blocks of its features")
-        if self.complete and not (self.tile_summaries and self.vector_summaries):
+        if self.complete and self.kernels and not (self.tile_summaries and self.vector_summaries):
             lacks.append("statistics of its tiles")
         return lacks
 
@@ -181,8 +223,12 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """
         sizes = (self.n_samples, self.n_features, self.block_size, self.precision)
         kernels = [structs.asdict(kernel) for kernel in self.kernels]
-        made_of = [*sizes, kernels, self.inputs, list(self.stored_as)]
-        parts = {"store": made_of, "tiles": self.digests}
+        made_of: list[object] = [*sizes, kernels, self.inputs, list(self.stored_as)]
+        parts: dict[str, object] = {"store": made_of, "tiles": self.digests}
+        if self.factored:
+            options = None if self.factor_options is None else structs.asdict(self.factor_options)
+            made_of += [[structs.asdict(record) for record in self.factored], options]
+            parts["factors"] = {name: array.digests for name, array in self.factors.items()}
         return {name: text_digest(json.dumps(part)) for name, part in parts.items()}
 
     @property
@@ -190,8 +236,25 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return Tiling(self.n_samples, self.block_size)
 
     @property
+    def n_tiles(self) -> int:
+        """Tiles of each kernel that has tiles; 0 where none has."""
+        return self.tiling.n_tiles if self.kernels else 0
+
+    @property
+    def incomplete(self) -> str:
+        """The word for a build that broke off, with the tiles done where there are tiles."""
+        done, total = len(self.tiles_done), self.n_tiles
+        return f"incomplete ({done} of {total} tiles)" if total else "incomplete"
+
+    @property
     def names(self) -> tuple[str, ...]:
+        """Kernels in tiles."""
         return tuple(kernel.name for kernel in self.kernels)
+
+    @property
+    def kernel_names(self) -> tuple[str, ...]:
+        """All kernels: those in tiles, then the factored ones."""
+        return (*self.names, *(record.name for record in self.factored))
 
     @property
     def stored(self) -> tuple[int, ...]:
@@ -208,6 +271,17 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "features": {name: structs.asdict(array) for name, array in self.features.items()},
             "text_options": None if self.text_options is None else self.text_options.to_json(),
         }
+        if self.factored:
+            content["format_version"] = FACTORED_VERSION
+            options = self.factor_options
+            content |= {
+                "factored": [structs.asdict(record) for record in self.factored],
+                "factor_options": None if options is None else structs.asdict(options),
+                "factors": {name: structs.asdict(array) for name, array in self.factors.items()},
+            }
+        else:  # readable by versions that know of tiles only
+            for name in ("factored", "factor_options", "factors"):
+                del content[name]
         put_atomic(store / MANIFEST, sealed(content))
 
     @classmethod
@@ -251,6 +325,8 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             manifest = msgspec.convert(fields, cls)
             if options is not None:
                 manifest = structs.replace(manifest, text_options=TextOptions.from_json(options))
+        except UnicodeEncodeError as error:  # JSON can hold it, UTF-8 cannot
+            raise _damaged(store, "a text has half a character") from error
         except (msgspec.ValidationError, InputError, OverflowError) as error:
             raise _damaged(store, f"{error}"[:200]) from error
         wrong = _inconsistent_fields(manifest)
@@ -286,10 +362,10 @@ def _content(store: Path) -> bytes | None:
 
 def _parsed(content: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(content)
+        fields = json.loads(content)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def _damaged(store: Path, why: str) -> DamagedStoreError:
@@ -331,42 +407,50 @@ def refuse_without_manifest(store: Path) -> None:
         raise _damaged(store, f"{MANIFEST} is missing")
 
 
-def differences(found: Manifest, wanted: Manifest, *, any_block: bool) -> list[str]:
+def differences(current: Manifest, wanted: Manifest, *, any_block: bool) -> list[str]:
     """The fields in which a store differs from the one wanted, in words."""
     pairs: list[tuple[str, object, object]] = [
-        ("samples", found.n_samples, wanted.n_samples),
-        ("features", found.n_features, wanted.n_features),
-        ("precision", found.precision, wanted.precision),
-        ("kernels", ",".join(found.names), ",".join(wanted.names)),
-        ("merged duplicates", found.merge_tolerance, wanted.merge_tolerance),
+        ("samples", current.n_samples, wanted.n_samples),
+        ("features", current.n_features, wanted.n_features),
+        ("precision", current.precision, wanted.precision),
+        ("kernels", ",".join(current.kernel_names), ",".join(wanted.kernel_names)),
+        ("largest number of clusters", _max_clusters(current), _max_clusters(wanted)),
+        ("merged duplicates", current.merge_tolerance, wanted.merge_tolerance),
     ]
     if not any_block:
-        pairs.append(("block size", found.block_size, wanted.block_size))
-    for mine, theirs in zip(found.kernels, wanted.kernels, strict=False):
+        pairs.append(("block size", current.block_size, wanted.block_size))
+    for mine, theirs in zip(current.kernels, wanted.kernels, strict=False):
         if mine.name == theirs.name:
-            pairs += [
-                (f"normalization of {mine.name}", mine.normalization, theirs.normalization),
-                (f"scaling of {mine.name}", mine.scaling, theirs.scaling),
-            ]
+            for option in ("normalization", "scaling"):
+                values = getattr(mine, option), getattr(theirs, option)
+                pairs.append((f"{option} of {mine.name}", *values))
     different = [f"{what} (store: {a}, requested: {b})" for what, a, b in pairs if a != b]
     different += [
         f"content of {what}"
         for what in wanted.inputs
-        if found.inputs.get(what) != wanted.inputs[what]
-        and not (what in DESCRIPTIONS and what not in found.inputs)  # of an earlier version
+        if current.inputs.get(what) != wanted.inputs[what]
+        and not (what in DESCRIPTIONS and what not in current.inputs)  # of an earlier version
     ]
     return different
 
 
+def _max_clusters(m: Manifest) -> int | None:
+    return None if m.factor_options is None else m.factor_options.max_clusters
+
+
 def _inconsistent_fields(m: Manifest) -> list[str]:
     """Fields that do not fit the others: files are read and written by these names and sizes."""
-    names, n_tiles = set(m.names), m.tiling.n_tiles
+    names, n_tiles = set(m.names), m.n_tiles
     stored, nearest, done = set(m.stored_as or m.names), m.nearest or {}, set(m.tiles_done)
     vectors = {f"{kind}/{name}" for kind in ("diagonals", "norms") for name in names}
     checks = {
-        "kernels": len(names) == len(m.kernels) and all(map(is_plain_name, names)),
+        "kernels": len(set(m.kernel_names)) == len(m.kernel_names) > 0
+        and all(map(is_plain_name, m.kernel_names)),
+        "inputs": set(m.inputs) <= {*INPUTS, *_GIVEN}
+        and (not m.n_features or set(m.inputs) >= _ALWAYS),
+        "factors": _factors_fit(m),
         "features": _features_fit(m),
-        "tiles_done": max(done, default=0) < n_tiles
+        "tiles_done": max(done, default=-1) < n_tiles
         and len(done) == len(m.tiles_done)
         and (not m.complete or len(done) == n_tiles),
         "stored_minima": m.stored_minima is None
@@ -392,6 +476,39 @@ def _has_nan(numbers: Mapping[str, float]) -> bool:
 
 def _have_bytes(texts: Mapping[str, str], n_bytes: int) -> bool:
     return all(len(text) == 2 * n_bytes for text in texts.values())
+
+
+def _factors_fit(m: Manifest) -> bool:
+    """Whether names, shapes and digests of the arrays of factors are possible."""
+    if not m.factored or m.factor_options is None:
+        return not m.factored and not m.factors and m.factor_options is None
+    kinds = {record.name: record.kind for record in m.factored}
+    if not all(is_made_by_name(name, kind) for name, kind in kinds.items()):
+        return False
+    shapes = array_shapes(kinds, m.n_samples, m.n_features, m.factor_options.max_clusters)
+    given = {array_of(name, kind) for name, kind in kinds.items() if kind == "given"}
+    expected = {*shapes, *given}
+    if not set(m.factors) <= expected or (m.complete and set(m.factors) != expected):
+        return False
+    return all(
+        (_is_given_array(array, m) if name in given else _has_shape(array, shapes[name]))
+        and len(array.digests) == 2 * DIGEST_BYTES * ceil_div(array.shape[0], FACTOR_ROWS)
+        for name, array in m.factors.items()
+    )
+
+
+def _has_shape(array: FactorArray, expected: ArrayShape) -> bool:
+    return (array.shape, array.dtype) == (expected.shape, expected.dtype)
+
+
+def _is_given_array(array: FactorArray, m: Manifest) -> bool:
+    """One row per sample, of any number of columns."""
+    return (
+        len(array.shape) == 2
+        and array.shape[0] == m.n_samples
+        and array.shape[1] >= 1
+        and array.dtype != "int32"
+    )
 
 
 def _features_fit(m: Manifest) -> bool:
@@ -473,6 +590,18 @@ def matrices_digest(specs: Iterable[Precomputed]) -> str:
     for spec in specs:
         digest.update(repr((spec.name, spec.matrix.shape, str(spec.matrix.dtype))).encode())
         digest.update(np.ascontiguousarray(spec.matrix).data)
+    return digest.hexdigest()
+
+
+def factors_digest(specs: Iterable[Factor]) -> str:
+    """Digest of factors the user brings."""
+    digest = hashlib.blake2b(digest_size=16)
+    for spec in specs:
+        Z = spec.factor
+        digest.update(repr((spec.name, Z.shape, str(Z.dtype))).encode())
+        parts = (Z,) if isinstance(Z, np.ndarray) else (Z.data, Z.indices, Z.indptr)
+        for part in parts:
+            digest.update(np.ascontiguousarray(part).data)
     return digest.hexdigest()
 
 

@@ -73,8 +73,8 @@ def location(given: str | os.PathLike[str]) -> Path:
             "through the environment or fsspec's configuration, where workers find them too"
         )
     text = str(given)
-    scheme, found, rest = text.partition("://")
-    if not found:
+    scheme, separator, rest = text.partition("://")
+    if not separator:
         return Path(text)
     if scheme == "file":
         if not rest.startswith("/"):
@@ -114,12 +114,12 @@ def is_remote(path: str | Path) -> bool:
 
 
 def _require(scheme: str) -> None:
-    package, how = _NEEDS[scheme]
+    package, install = _NEEDS[scheme]
     for name in (package, "upath"):
         try:
             importlib.import_module(name)
         except ImportError as error:
-            raise InputError(f"{scheme}:// addresses need {name}: {how}") from error
+            raise InputError(f"{scheme}:// addresses need {name}: {install}") from error
 
 
 # the file system
@@ -155,12 +155,12 @@ def _filesystem(scheme: str, asynchronous: bool, pid: int) -> Any:
     return fs
 
 
-def _s3_options(said: dict[str, Any]) -> dict[str, Any]:
-    """How s3fs is to ask, given what fsspec's configuration says of it."""
+def _s3_options(configured: dict[str, Any]) -> dict[str, Any]:
+    """Options of s3fs, given its part of fsspec's configuration."""
     from aiobotocore.session import AioSession
     from botocore.handlers import add_expect_header
 
-    session = AioSession(profile=said.get("profile"))
+    session = AioSession(profile=configured.get("profile"))
     # aiohttp waits for a "100 Continue" without end, whatever the time limits are
     session.unregister("before-call.s3", add_expect_header)
     retries = {"mode": "standard", "total_max_attempts": _ATTEMPTS}
@@ -169,7 +169,7 @@ def _s3_options(said: dict[str, Any]) -> dict[str, Any]:
         "config_kwargs": {
             "retries": retries,
             "max_pool_connections": _CONNECTIONS,  # botocore's own limit is 10
-            **said.get("config_kwargs", {}),
+            **configured.get("config_kwargs", {}),
         },
         "max_concurrency": 1,  # else every GET is preceded by a HEAD
     }
@@ -272,19 +272,13 @@ def object_tag(path: Path) -> str:
     """What changes whenever an object is written anew."""
     with remote_errors(path):
         fs = filesystem(path)
-        found = fs.info(str(path))
-        return str(found.get("ETag") or fs.ukey(str(path)))
+        return str(fs.info(str(path)).get("ETag") or fs.ukey(str(path)))
 
 
 def get_object(path: str | Path, most: int) -> bytes:
     """An object of at most so many bytes, with one request.
 
-    Raises
-    ------
-    FileNotFoundError
-        It is not there.
-    ValueError
-        It has more bytes.
+    Raises a FileNotFoundError where it is not there, a ValueError where it has more bytes.
     """
     return _received(
         path, most, lambda: filesystem(path).cat_file(str(path), start=0, end=most + 1)
@@ -311,14 +305,14 @@ def requested_object(path: str, most: int, request: Future[bytes] | None) -> byt
 def _received(path: str | Path, most: int, receive: Callable[[], Any]) -> bytes:
     try:
         with remote_errors(path):
-            found = receive()
+            content = receive()
     except StorageError as error:
         if _code(error) in _EMPTY:
             return b""
         raise
-    if len(found) > most:
+    if len(content) > most:
         raise ValueError(f"more than {most:,} bytes are too many for it")
-    return bytes(found)
+    return bytes(content)
 
 
 def find_objects(paths: Sequence[str | Path], most: int) -> list[bytes | None]:
@@ -329,23 +323,23 @@ def find_objects(paths: Sequence[str | Path], most: int) -> list[bytes | None]:
     if not paths:
         return []
     with remote_errors(paths[0]):
-        found = filesystem(paths[0]).cat_ranges(
+        answers = filesystem(paths[0]).cat_ranges(
             [str(path) for path in paths],
             [0] * len(paths),
             [most + 1] * len(paths),
             on_error="return",
         )
-    return [_content(path, one) for path, one in zip(paths, found, strict=True)]
+    return [_content(path, answer) for path, answer in zip(paths, answers, strict=True)]
 
 
-def _content(path: str | Path, found: Any) -> bytes | None:
-    if not isinstance(found, BaseException):
-        return bytes(found)
-    if _code(found) in _EMPTY:
+def _content(path: str | Path, answer: Any) -> bytes | None:
+    if not isinstance(answer, BaseException):
+        return bytes(answer)
+    if _code(answer) in _EMPTY:
         return b""
     try:
         with remote_errors(path):
-            raise found
+            raise answer
     except FileNotFoundError:
         return None
 
@@ -367,8 +361,8 @@ def _code(error: BaseException | None) -> str:
 
 def object_size(path: str | Path) -> int | None:
     """Bytes of an object; None where there is none, a prefix of others included."""
-    found = _info(path)
-    return None if found is None or found["type"] != "file" else int(found["size"])
+    info = _info(path)
+    return None if info is None or info["type"] != "file" else int(info["size"])
 
 
 def anything_at(path: Path) -> bool:
@@ -398,12 +392,12 @@ def names_below(path: Path) -> list[str]:
         fs = filesystem(path)
         own = fs._strip_protocol(str(path))
         try:
-            found = fs.ls(str(path), detail=False)
+            names = fs.ls(str(path), detail=False)
         except FileNotFoundError as error:
             if _code(error) == _NO_BUCKET:
                 raise
             return []
-    return [name.rstrip("/").rpartition("/")[2] for name in found if name.rstrip("/") != own]
+    return [name.rstrip("/").rpartition("/")[2] for name in names if name.rstrip("/") != own]
 
 
 def sizes_below(path: Path) -> dict[str, int]:
@@ -411,8 +405,8 @@ def sizes_below(path: Path) -> dict[str, int]:
     with remote_errors(path):
         fs = filesystem(path)
         own = fs._strip_protocol(str(path)) + "/"
-        found = fs.find(str(path), detail=True)
-    return {name.removeprefix(own): int(one["size"]) for name, one in found.items() if name != own}
+        objects = fs.find(str(path), detail=True)
+    return {name.removeprefix(own): int(i["size"]) for name, i in objects.items() if name != own}
 
 
 def delete_objects(paths: Sequence[Path]) -> None:

@@ -30,17 +30,8 @@ Read = Callable[[str, int], bytes]
 class Window:
     """What one process has requested ahead of use, shared by all its tasks.
 
-    Parameters
-    ----------
-    most_requests : int
-        Requests in flight at once.
-    request, receive : callable
-        How objects are fetched.
-
-    Attributes
-    ----------
-    in_flight, held_bytes : int
-        Requests without an answer so far; bytes of these at most, and of answers not yet used.
+    `in_flight` counts requests without an answer so far, at most `most_requests`; `held_bytes` the
+    bytes of these at most, and of answers not yet used.
     """
 
     def __init__(
@@ -58,14 +49,9 @@ class Window:
 
     @contextmanager
     def reading(self, paths: Iterable[str], most: int, limit: int) -> Iterator[Read]:
-        """Fetch objects in this order, ahead of the calls of the function that is returned.
+        """Fetch objects in this order, ahead of the calls of the function that is yielded.
 
-        Parameters
-        ----------
-        most : int
-            Bytes that one of the objects may have.
-        limit : int
-            Bytes that all tasks of this process may hold ahead of use.
+        An object may have `most` bytes; all tasks of this process may hold `limit` bytes ahead.
         """
         reads = TaskReads(self, paths, most, limit)
         with self.lock:
@@ -103,6 +89,7 @@ class TaskReads:
         self._window, self._most, self._limit = window, most, limit
         self._wanted = deque(paths)
         self._requested: dict[str, Future[bytes]] = {}
+        self._unanswered: set[str] = set()
         self._held: dict[str, int] = {}
 
     def wants(self) -> bool:
@@ -118,6 +105,7 @@ class TaskReads:
             return
         self._hold(path, self._most)
         self._window.in_flight += 1
+        self._unanswered.add(path)
         self._requested[path] = future
         future.add_done_callback(partial(self._answered, path))
 
@@ -132,6 +120,8 @@ class TaskReads:
         finally:
             with self._window.lock:
                 self._requested.pop(path, None)
+                if future is not None and future.done():  # it may call back later
+                    self._land(path)
                 self._release(path)
                 self._window.fill()
 
@@ -146,13 +136,18 @@ class TaskReads:
     def _answered(self, path: str, future: Future[bytes]) -> None:
         # called by the thread that fetches, or by the one that cancels
         with self._window.lock:
-            self._window.in_flight -= 1
+            self._land(path)
             if path in self._held:
                 failed = future.cancelled() or future.exception() is not None
                 size = 0 if failed else len(future.result())
                 self._release(path)
                 self._hold(path, size)
             self._window.fill()
+
+    def _land(self, path: str) -> None:
+        if path in self._unanswered:
+            self._unanswered.remove(path)
+            self._window.in_flight -= 1
 
     def _hold(self, path: str, size: int) -> None:
         self._held[path] = size

@@ -24,19 +24,13 @@ from gmkcf_dask.store.scratch import can_keep_scratch
 
 @dataclass(frozen=True)
 class View:
-    """What one process sees of a store.
-
-    Attributes
-    ----------
-    found : str or None
-        The store's own name; None where none is seen.
-    trouble : str or None
-        Why it cannot be read or, where that was asked for, written.
-    """
+    """What one process sees of a store."""
 
     host: str
     found: str | None
+    """The store's own id; None where no store is seen."""
     trouble: str | None
+    """Why it cannot be read or, where that was requested, written."""
 
 
 def look(path: str, *, write: bool) -> View:
@@ -44,10 +38,10 @@ def look(path: str, *, write: bool) -> View:
     host = socket.gethostname()
     try:
         store = location(path)  # here, where the package for a URL may be missing
-        found = Manifest.read(store).store_id
+        store_id = Manifest.read(store).store_id
     except (StoreError, InputError, StorageRefused, OSError) as error:
         return View(host, None, str(error))
-    return View(host, found, write_trouble(store) if write else None)
+    return View(host, store_id, write_trouble(store) if write else None)
 
 
 def write_trouble(folder: Path) -> str | None:
@@ -74,15 +68,16 @@ class StoreInSight:
 
     def __call__(self) -> str | None:
         """What is wrong here; None where nothing is, which each process finds out once."""
-        if self in _SEEN:
+        if self in _PASSED:
             return None
         wrong = trouble_with(look(self.path, write=self.write), self.store_id)
         if wrong is None:
-            _SEEN.add(self)
-        return wrong if wrong is None else f"{wrong}: {_everywhere(self.path, write=self.write)}"
+            _PASSED.add(self)
+            return None
+        return f"{wrong}: {_everywhere(self.path, write=self.write)}"
 
 
-_SEEN: set[StoreInSight] = set()
+_PASSED: set[StoreInSight] = set()
 
 
 def may_keep_scratch(runner: Runner, store: Path) -> bool:
@@ -103,13 +98,8 @@ def may_keep_scratch(runner: Runner, store: Path) -> bool:
 def refuse_blind_workers(runner: Runner, path: Path, store_id: str, *, write: bool) -> None:
     """Before work: every worker sees this very store, and may write into it where it has to.
 
-    Those that come later look before their first task.
-
-    Raises
-    ------
-    BlindWorkersError
-    StorageError
-        An object store does not answer, which says nothing of the workers.
+    Those that come later look before their first task. Raises a BlindWorkersError, or a
+    StorageError where an object store does not answer, which says nothing of the workers.
     """
     views = runner.run_on_workers(look, str(path), write=write)
     for view in views.values():

@@ -6,23 +6,24 @@ build has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from operator import add
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from gmkcf_dask.compute.build_tasks import run_batches, sweep_tiles
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.errors import DamagedStoreError, StoreGoneError
-from gmkcf_dask.events import Listener, StageProgress, ignore
+from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.kernels.duplicates import Comparison
+from gmkcf_dask.kernels.factored import array_of
 from gmkcf_dask.kernels.features import Features
 from gmkcf_dask.kernels.specs import KernelSpec, parse_kernel
-from gmkcf_dask.kernels.statistics import TOLERANCE, GatherRowSums, Summary, run_here, summary_of
-from gmkcf_dask.store.digests import TileTable
+from gmkcf_dask.kernels.statistics import GatherRowSums
+from gmkcf_dask.store.digests import TOLERANCE, Summary, TileTable
+from gmkcf_dask.store.factors import FactorRequest, StoreArrays, bad_blocks, factor_stages
 from gmkcf_dask.store.features import open_array, write_metadata
 from gmkcf_dask.store.files import exists, is_file, put_atomic, remove, remove_tree
 from gmkcf_dask.store.kernel_store import KernelStore, write_inputs
@@ -35,15 +36,12 @@ from gmkcf_dask.store.request import KernelRequest
 from gmkcf_dask.store.scratch import sweep_scratch
 from gmkcf_dask.store.tile_tasks import (
     WriteTiles,
-    batches,
     diagonal_from_tiles,
     for_tasks,
     resolved_kernels,
-    run_tasks,
-    tiles_per_build_task,
+    write_diagonals,
 )
 from gmkcf_dask.store.verify import (
-    BadTile,
     Damage,
     features_hold,
     find_bad_tiles,
@@ -58,26 +56,16 @@ from gmkcf_dask.system.disk_space import disk_full_errors
 
 @dataclass(frozen=True)
 class Repair:
-    """What was found and what became of it.
-
-    Attributes
-    ----------
-    damage : Damage
-    left : tuple of str
-        What could not be repaired, and why, one sentence each.
-    changed : int
-        Tiles that were made again but not to the same bits: other versions of the libraries or
-        another kind of processor round differently.
-    lines : tuple of str
-        What was found, in words.
-    store : KernelStore
-        The store as it is now.
-    """
+    """The damage of a store, and the store after its repair."""
 
     damage: Damage
     left: tuple[str, ...]
+    """What could not be repaired, and why, one sentence each."""
     changed: int
+    """Tiles that were made again but not to the same bits: other versions of the libraries or
+    another kind of processor round differently."""
     lines: tuple[str, ...]
+    """The damage in words."""
     store: KernelStore
 
 
@@ -86,10 +74,7 @@ def repair_store(
 ) -> Repair:
     """Find all damage of a finished store and repair what can be repaired.
 
-    Parameters
-    ----------
-    force : bool
-        Take over the lock of a writer that is gone.
+    `force` takes over the lock of a writer that is gone.
     """
     open_unchecked(path)  # where there is nothing to repair nothing is written, not even a lock
     advice = "make room and run the same command again"
@@ -127,62 +112,16 @@ def repair_damage(
     clear_places(store, damage)
     rewrite_metadata(store, damage)
     store, inputs = rewrite_inputs(store, damage, request, left)
-    sources = _Sources(store, request, inputs)
-    store = _repair_norms(store, damage, sources, runner, left, lock)
-    store, changed = _repair_tiles(store, damage, sources, runner, listen, left, lock)
-    _repair_diagonals(store, damage, left)
+    work = _Repairing(store, damage, runner, lock, request, inputs, left)
+    work.repair_factors(listen)
+    work.repair_norms()
+    changed = work.repair_tiles(listen)
+    work.repair_diagonals()
     if request is not None and not left:
-        store = _add_summaries(store, runner, lock)
+        work.add_summaries()
     if not left:
-        left += _still_damaged(store, damage, runner)
-    return Repair(damage, tuple(left), changed, lines, store)
-
-
-@dataclass(frozen=True)
-class _Sources:
-    """What kernels can be made from again."""
-
-    store: KernelStore
-    request: KernelRequest | None
-    damaged_inputs: tuple[str, ...]
-    """Inputs that are not what was written, and could not be written again."""
-    untrusted: set[str] = field(default_factory=set)
-    """Norms that could not be repaired."""
-
-    @property
-    def specs(self) -> dict[str, KernelSpec]:
-        """Kernels that can be computed, by name: formulas, or whatever was asked for."""
-        if self.request is not None:
-            return {spec.name: spec for spec in self.request.specs}
-        return {name: parse_kernel(name) for name in self.store.manifest.formulas}
-
-    @property
-    def features(self) -> Features:
-        if self.request is not None and self.request.corpus is None:
-            return self.request.features
-        return self.store.features()
-
-    @property
-    def have_features(self) -> bool:
-        return "features" not in self.damaged_inputs
-
-    def runner(self, runner: Runner) -> Runner:
-        """Matrices that were passed in live in this process, and so do their tasks."""
-        if self.request is not None and self.request.precomputed:
-            return Runner(n_threads=runner.n_threads)
-        return runner
-
-    def may_replace(self, old: bytes | None, new: bytes, size: int, tolerance: float) -> bool:
-        """Whether values of other bits may stand for those they replace.
-
-        All inputs must be what was written, and the summaries must agree. A store of an earlier
-        format has none: there the input itself, in the hands of a build, must do.
-        """
-        if self.damaged_inputs or self.untrusted:
-            return False
-        if old is None:
-            return self.request is not None
-        return Summary.from_bytes(new).agrees(Summary.from_bytes(old), size, tolerance)
+        left += work.still_damaged()
+    return Repair(damage, tuple(left), changed, lines, work.store)
 
 
 def clear_places(store: KernelStore, damage: Damage) -> None:
@@ -263,234 +202,267 @@ def rewrite_metadata(store: KernelStore, damage: Damage) -> None:
     open_array.cache_clear()
 
 
-def _repair_norms(
-    store: KernelStore,
-    damage: Damage,
-    sources: _Sources,
-    runner: Runner,
-    left: list[str],
-    lock: LockInfo,
-) -> KernelStore:
-    """Row sums of kernels normalised by degree, again by the sweep that made them."""
-    lost = [name.removeprefix("norms/") for name in damage.vectors if name.startswith("norms/")]
-    specs = list(sources.specs.values())
-    can = [name for name in lost if name in sources.specs and sources.have_features]
-    for name in lost:
-        if name not in can:
-            why = _no_formula(store) if name not in sources.specs else _no_features(store)
-            left.append(f"norms/{name} {why}")
-            sources.untrusted.add(name)
-    if not can:
-        return store
-    gather, features = GatherRowSums(resolved_kernels(store, specs)), sources.features
-    tiling, per_task = store.tiling, tiles_per_build_task(store.tiling)
+@dataclass
+class _Repairing:
+    """Repair of kernels and vectors, from what they can be made from again."""
 
-    def run(block: Any) -> Any:
-        return run_here(gather, features, tiling, (int(t) for t in block))
+    store: KernelStore
+    damage: Damage
+    runner: Runner
+    lock: LockInfo
+    request: KernelRequest | None
+    damaged_inputs: tuple[str, ...]
+    """Inputs that are not what was written, and could not be written again."""
+    left: list[str]
+    """What could not be repaired, and why, one sentence each."""
+    untrusted: set[str] = field(default_factory=set)
+    """Norms that could not be repaired."""
 
-    parts: list[Any] = []
-    for group in batches(range(tiling.n_tiles), per_task):
-        parts = [reduce(add, parts + run_tasks(run, group, per_task, sources.runner(runner)))]
-    by_block = parts[0].row_sums
-    sums = np.hstack([by_block[first] for first in sorted(by_block)])
-    rows = {spec.name: row for spec, row in zip(specs, sums, strict=True) if spec.name in can}
-    repaired = {}
-    for name, values in rows.items():
-        if _is_the_vector(store, f"norms/{name}", values, sources):
-            repaired[name] = values
+    def __post_init__(self) -> None:
+        if self.request is not None and self.request.precomputed:
+            # matrices that were passed in live in this process, and so do their tasks
+            self.task_runner = Runner(n_threads=self.runner.n_threads)
         else:
-            left.append(f"norms/{name} {_other_values(store, sources)}")
-            sources.untrusted.add(name)
-    confirm(store.path, lock)
-    store.write_norms(repaired)
-    open_array.cache_clear()
-    return _with_vectors(store, {f"norms/{name}": values for name, values in repaired.items()})
+            self.task_runner = self.runner
 
+    @property
+    def specs(self) -> dict[str, KernelSpec]:
+        """Kernels that can be computed, by name: formulas, or whatever was requested."""
+        if self.request is not None:
+            return {spec.name: spec for spec in self.request.tiled}
+        return {name: parse_kernel(name) for name in self.store.manifest.formulas}
 
-def _is_the_vector(store: KernelStore, name: str, values: Floats, sources: _Sources) -> bool:
-    """Whether a vector that was made again is the one it replaces."""
-    if vector_digest(values) == store.manifest.vectors[name]:
-        return True
-    known = store.manifest.vector_summaries.get(name)
-    return sources.may_replace(
-        None if known is None else bytes.fromhex(known),
-        Summary.of(values).to_bytes(),
-        values.size,
-        TOLERANCE["float64"] * values.size,  # a sum of so many
-    )
+    @property
+    def features(self) -> Features:
+        if self.request is not None and self.request.corpus is None:
+            return self.request.features
+        return self.store.features()
 
+    def not_computable(self, kernel: str) -> str:
+        """Why a kernel cannot be computed again, as the end of a sentence; empty where it can."""
+        if kernel not in self.specs:
+            return (
+                "cannot be computed again, because a matrix or function that was passed in is not "
+                f"in the store: {self.rebuild_advice()}"
+            )
+        if "features" in self.damaged_inputs:
+            command = build_command(self.store.path)
+            return f"cannot be computed again without the features: run {command}"
+        return ""
 
-def _with_vectors(store: KernelStore, values: Mapping[str, Floats]) -> KernelStore:
-    """The store with the digests of vectors in its manifest, written only where one differs."""
-    digests = {name: vector_digest(vector) for name, vector in values.items()}
-    if all(store.manifest.vectors.get(name) == digest for name, digest in digests.items()):
-        return store
-    summaries = {name: summary_of(vector) for name, vector in values.items()}
-    return store.with_manifest(
-        vectors={**store.manifest.vectors, **digests},
-        vector_summaries={**store.manifest.vector_summaries, **summaries},
-    )
+    def rebuild_advice(self) -> str:
+        return f"remove {self.store.path} and build it again"
 
+    def may_replace(self, old: bytes | None, new: bytes, size: int, tolerance: float) -> bool:
+        """Whether values of other bits may stand for those they replace.
 
-def _repair_tiles(
-    store: KernelStore,
-    damage: Damage,
-    sources: _Sources,
-    runner: Runner,
-    listen: Listener,
-    left: list[str],
-    lock: LockInfo,
-) -> tuple[KernelStore, int]:
-    wanted = _wanted(store, damage, sources, left)
-    if not wanted:
-        return store, 0
-    m, n_tiles = store.manifest, store.tiling.n_tiles
-    write = WriteTiles(
-        for_tasks(store),
-        sources.features,
-        resolved_kernels(store, sources.specs.values()),
-        Comparison({}, 1.0),
-        {t: frozenset(names) for t, names in wanted.items()},
-    )
-    table = TileTable(m.digests, n_tiles, m.digests)
-    summaries = TileTable(m.tile_summaries, n_tiles, m.tile_summaries, SUMMARY_BYTES)
-    changed: set[tuple[str, int]] = set()
-    refused: dict[str, int] = {}
-    done, per_task = 0, tiles_per_build_task(store.tiling)
-    listen(StageProgress("repair", 0, len(wanted)))
-    for group in batches(sorted(wanted), per_task):
-        for written in run_tasks(write, group, per_task, sources.runner(runner)):
-            for (name, t), (digest, _) in written.tiles.items():
-                if table.get(name, t) == digest:
-                    continue
-                new = written.summaries[name, t]
-                old = summaries.get(name, t) if name in m.tile_summaries else None
-                size = int(np.prod(store.tiling.shape(t)))
-                if not sources.may_replace(old, new, size, TOLERANCE[m.precision]):
-                    refused[name] = refused.get(name, 0) + 1
-                    continue
-                changed.add((name, t))
-                table.put(name, t, digest)
-                if name in m.tile_summaries:
-                    summaries.put(name, t, new)
-        done += len(group)
-        listen(StageProgress("repair", done, len(wanted)))
-    why = _other_values(store, sources)
-    left += [f"{_tiles(count)} of kernel {name} {why}" for name, count in refused.items()]
-    if changed:
-        confirm(store.path, lock)
-        store = store.with_manifest(
-            digests=table.as_text(m.digests),
-            tile_summaries=summaries.as_text(m.tile_summaries),
-            versions={**m.versions, **package_versions()},
+        All inputs must be what was written, and the summaries must agree. A store of an earlier
+        format has none: there the input itself, in the hands of a build, must do.
+        """
+        if self.damaged_inputs or self.untrusted:
+            return False
+        if old is None:
+            return self.request is not None
+        return Summary.from_bytes(new).agrees(Summary.from_bytes(old), size, tolerance)
+
+    def not_accepted(self) -> str:
+        """Why values that were made again are not accepted, and what to do."""
+        refused = "were computed again with other bits than before and not accepted"
+        if self.damaged_inputs or self.untrusted or not self.store.manifest.tile_summaries:
+            command = build_command(self.store.path)
+            return f"{refused}, because not all inputs can be checked: run {command}"
+        return (
+            f"{refused}, because their statistics differ too: the libraries or the processor here "
+            "compute something else, so build a new store at another path"
         )
-        store = _diagonals_again(store, {name for name, _ in changed}, lock)
-    return store, len(changed)
 
-
-def _diagonals_again(store: KernelStore, names: set[str], lock: LockInfo) -> KernelStore:
-    """Diagonals of kernels whose tiles came out with other bits."""
-    values: dict[str, Floats] = {}
-    for name in sorted(names):
-        diagonal = diagonal_from_tiles(store, name)
-        for other, stands in zip(store.names, store.manifest.stored_as or store.names, strict=True):
-            if stands == name:
-                values[f"diagonals/{other}"] = diagonal
-    confirm(store.path, lock)
-    for where, diagonal in values.items():
-        store.write_vector(where, diagonal)
-    return _with_vectors(store, values)
-
-
-def _wanted(
-    store: KernelStore, damage: Damage, sources: _Sources, left: list[str]
-) -> dict[int, set[str]]:
-    """By tile, the kernels to make again; why the others cannot be is said once per kernel."""
-    by_kernel: dict[str, list[BadTile]] = {}
-    for bad in damage.tiles:
-        by_kernel.setdefault(bad.kernel, []).append(bad)
-    wanted: dict[int, set[str]] = {}
-    for kernel, tiles in by_kernel.items():
-        many = f"{_tiles(len(tiles))} of kernel {kernel}"
-        if kernel not in sources.specs:
-            left.append(f"{many} {_no_formula(store)}")
-        elif not sources.have_features:
-            left.append(f"{many} {_no_features(store)}")
-        elif kernel in sources.untrusted:
-            left.append(f"{many} cannot be computed again without norms/{kernel}")
+    def repair_factors(self, listen: Listener) -> None:
+        """Blocks of factored kernels again, by the stages that made them."""
+        m = self.store.manifest
+        if not self.damage.blocks:
+            return
+        if "features" in self.damaged_inputs:
+            command = build_command(self.store.path)
+            self.left.append(
+                f"factors cannot be computed again without the features: run {command}"
+            )
+            return
+        if self.request is not None:
+            request = self.request.factors
         else:
-            for bad in tiles:
-                wanted.setdefault(bad.t, set()).add(kernel)
-    return wanted
+            given = {array_of(r.name, r.kind) for r in m.factored if r.kind == "given"}
+            self.left += [
+                f"factors/{name} cannot be computed again, because a factor that was passed in is "
+                f"not in the store: {self.rebuild_advice()}"
+                for name in sorted({name for name, _ in self.damage.blocks} & given)
+            ]
+            assert m.factor_options is not None
+            kinds = {r.name: r.kind for r in m.factored if r.kind != "given"}
+            request = FactorRequest(kinds, m.n_features, m.factor_options.max_clusters)
+        arrays = StoreArrays(
+            self.store, self.task_runner, lambda: confirm(self.store.path, self.lock)
+        )
+        arrays.build(factor_stages(request, self.features, arrays), listen)
+        self.store = arrays.store
 
-
-def _repair_diagonals(store: KernelStore, damage: Damage, left: list[str]) -> None:
-    lost = {name for name in damage.vectors if name.startswith("diagonals/")}
-    for where in sorted(lost):
-        name = where.removeprefix("diagonals/")
-        stands = store.names[store.manifest.stored[store.names.index(name)]]
-        try:
-            values = diagonal_from_tiles(store, stands)
-        except StoreGoneError:
-            raise
-        except DamagedStoreError:
-            left.append(f"{where} cannot be computed while tiles of the kernel are damaged")
-            continue
-        if vector_digest(values) != store.manifest.vectors[where]:
-            left.append(f"{where} cannot be computed from the tiles of {stands}: {_anew(store)}")
-            continue
+    def repair_norms(self) -> None:
+        """Row sums of kernels normalised by degree, again by the sweep that made them."""
+        store, computable = self.store, set()
+        for where in self.damage.vectors:
+            folder, _, name = where.partition("/")
+            if folder != "norms":
+                continue
+            if why := self.not_computable(name):
+                self.left.append(f"{where} {why}")
+                self.untrusted.add(name)
+            else:
+                computable.add(name)
+        if not computable:
+            return
+        kernels = resolved_kernels(store, self.specs.values())
+        gather = GatherRowSums(kernels)
+        stats = sweep_tiles(gather, self.features, store.tiling, self.task_runner)
+        repaired = {}
+        for kernel, values in zip(kernels, stats.all_row_sums(), strict=True):
+            name = kernel.name
+            if name in computable and self._is_the_vector(f"norms/{name}", values):
+                repaired[name] = values
+            elif name in computable:
+                self.left.append(f"norms/{name} {self.not_accepted()}")
+                self.untrusted.add(name)
+        confirm(store.path, self.lock)
+        store.write_norms(repaired)
         open_array.cache_clear()
-        store.write_vector(where, values)
+        self._keep_vectors({f"norms/{name}": values for name, values in repaired.items()})
 
+    def _is_the_vector(self, name: str, values: Floats) -> bool:
+        """Whether a vector that was made again is the one it replaces."""
+        m = self.store.manifest
+        if vector_digest(values) == m.vectors[name]:
+            return True
+        known = m.vector_summaries.get(name)
+        return self.may_replace(
+            None if known is None else bytes.fromhex(known),
+            Summary.of(values).to_bytes(),
+            values.size,
+            TOLERANCE["float64"] * values.size,  # a sum of so many
+        )
 
-def _add_summaries(store: KernelStore, runner: Runner, lock: LockInfo) -> KernelStore:
-    """Statistics of tiles and vectors, for a store of an earlier format."""
-    m = store.manifest
-    if m.tile_summaries and m.vector_summaries:
-        return store
-    summaries = TileTable(m.digests, store.tiling.n_tiles, {}, SUMMARY_BYTES)
-    for (name, t), summary in summarize_tiles(store, range(store.tiling.n_tiles), runner).items():
-        summaries.put(name, t, summary)
-    vectors = {name: summary_of(store.vector(name)) for name in m.vectors}
-    confirm(store.path, lock)
-    return store.with_manifest(
-        tile_summaries=summaries.as_text(m.digests), vector_summaries=vectors
-    )
+    def _keep_vectors(self, values: Mapping[str, Floats]) -> None:
+        """Put the digests of vectors into the manifest; written only where one differs."""
+        known = self.store.manifest.vectors
+        if any(known.get(name) != vector_digest(vector) for name, vector in values.items()):
+            self.store = self.store.with_vectors(values)
 
+    def repair_tiles(self, listen: Listener) -> int:
+        """Make damaged tiles again; returns how many came out with other bits."""
+        wanted = self._tiles_to_make()
+        if not wanted:
+            return 0
+        store, m, n_tiles = self.store, self.store.manifest, self.store.manifest.n_tiles
+        write = WriteTiles(
+            for_tasks(store),
+            self.features,
+            resolved_kernels(store, self.specs.values()),
+            Comparison({}, 1.0),
+            {t: frozenset(names) for t, names in wanted.items()},
+        )
+        digests = TileTable(m.digests, n_tiles, m.digests)
+        summaries = TileTable(m.tile_summaries, n_tiles, m.tile_summaries, SUMMARY_BYTES)
+        changed: set[tuple[str, int]] = set()
+        refused: Counter[str] = Counter()
+        tiles = sorted(wanted)
+        for batch in run_batches(write, tiles, store.tiling, self.task_runner, listen, "repair"):
+            for written in batch:
+                for (name, t), digest in written.digests.items():
+                    if digests.get(name, t) == digest:
+                        continue
+                    new = written.summaries[name, t]
+                    old = summaries.get(name, t) if name in m.tile_summaries else None
+                    size = int(np.prod(store.tiling.shape(t)))
+                    if not self.may_replace(old, new, size, TOLERANCE[m.precision]):
+                        refused[name] += 1
+                        continue
+                    changed.add((name, t))
+                    digests.put(name, t, digest)
+                    if old is not None:
+                        summaries.put(name, t, new)
+        why = self.not_accepted()
+        self.left += [f"{_tiles(count)} of kernel {name} {why}" for name, count in refused.items()]
+        if changed:
+            confirm(store.path, self.lock)
+            self.store = store = store.with_manifest(
+                digests=digests.as_text(m.digests),
+                tile_summaries=summaries.as_text(m.tile_summaries),
+                versions={**m.versions, **package_versions()},
+            )
+            # diagonals of kernels whose tiles came out with other bits
+            names = sorted({name for name, _ in changed})
+            diagonals = {name: diagonal_from_tiles(store, name) for name in names}
+            confirm(store.path, self.lock)
+            self._keep_vectors(write_diagonals(store, diagonals))
+        return len(changed)
 
-def _still_damaged(store: KernelStore, damage: Damage, runner: Runner) -> list[str]:
-    """What was repaired, looked at once more."""
-    tiles: Sequence[int] = sorted({bad.t for bad in damage.tiles})
-    again: Iterable[BadTile] = find_bad_tiles(store, tiles, runner) if tiles else ()
-    found = replace(find_damage_beside_tiles(store), tiles=tuple(again))
-    return [f"{line} after it was written again" for line in found.lines(store.manifest)]
+    def _tiles_to_make(self) -> dict[int, set[str]]:
+        """By tile, the kernels to make again; why others cannot be is said once per kernel."""
+        by_kernel: dict[str, list[int]] = {}
+        for bad in self.damage.tiles:
+            by_kernel.setdefault(bad.kernel, []).append(bad.t)
+        wanted: dict[int, set[str]] = {}
+        for kernel, tiles in by_kernel.items():
+            why = self.not_computable(kernel)
+            if not why and kernel in self.untrusted:
+                why = f"cannot be computed again without norms/{kernel}"
+            if why:
+                self.left.append(f"{_tiles(len(tiles))} of kernel {kernel} {why}")
+                continue
+            for t in tiles:
+                wanted.setdefault(t, set()).add(kernel)
+        return wanted
+
+    def repair_diagonals(self) -> None:
+        store, m = self.store, self.store.manifest
+        stands = dict(zip(store.names, m.stored_as or store.names, strict=True))
+        for where in sorted(self.damage.vectors):
+            folder, _, name = where.partition("/")
+            if folder != "diagonals":
+                continue
+            try:
+                values = diagonal_from_tiles(store, stands[name])
+            except StoreGoneError:
+                raise
+            except DamagedStoreError:
+                why = "cannot be computed while tiles of the kernel are damaged"
+                self.left.append(f"{where} {why}")
+                continue
+            if vector_digest(values) != m.vectors[where]:
+                why = f"cannot be computed from the tiles of {stands[name]}"
+                self.left.append(f"{where} {why}: {self.rebuild_advice()}")
+                continue
+            open_array.cache_clear()
+            store.write_vector(where, values)
+
+    def add_summaries(self) -> None:
+        """Statistics of tiles and vectors, for a store of an earlier format."""
+        store, m = self.store, self.store.manifest
+        if m.tile_summaries and m.vector_summaries:
+            return
+        summaries = TileTable(m.digests, store.manifest.n_tiles, {}, SUMMARY_BYTES)
+        summaries.update(summarize_tiles(store, range(store.manifest.n_tiles), self.runner))
+        vectors = {name: store.vector(name) for name in m.vectors}
+        confirm(store.path, self.lock)
+        self.store = store.with_vectors(vectors, tile_summaries=summaries.as_text(m.digests))
+
+    def still_damaged(self) -> list[str]:
+        """What was repaired, looked at once more."""
+        tiles = sorted({bad.t for bad in self.damage.tiles})
+        again = find_bad_tiles(self.store, tiles, self.runner) if tiles else []
+        arrays = {name for name, _ in self.damage.blocks}
+        blocks = tuple((name, b) for name in arrays for b in bad_blocks(self.store, name))
+        damage = replace(find_damage_beside_tiles(self.store), tiles=tuple(again), blocks=blocks)
+        lines = damage.lines(self.store.manifest)
+        return [f"{line} after it was written again" for line in lines]
 
 
 def _tiles(count: int) -> str:
     return f"{count} tile{'s' if count > 1 else ''}"
-
-
-def _no_features(store: KernelStore) -> str:
-    return f"cannot be computed again without the features: run {build_command(store.path)}"
-
-
-def _no_formula(store: KernelStore) -> str:
-    return (
-        "cannot be computed again, because a matrix or function that was passed in is not in the "
-        f"store: {_anew(store)}"
-    )
-
-
-def _anew(store: KernelStore) -> str:
-    return f"remove {store.path} and build it again"
-
-
-def _other_values(store: KernelStore, sources: _Sources) -> str:
-    """Why values that were made again are not accepted, and what to do."""
-    said = "were computed again with other bits than before and not accepted"
-    if sources.damaged_inputs or sources.untrusted or not store.manifest.tile_summaries:
-        return f"{said}, because not all inputs can be checked: run {build_command(store.path)}"
-    return (
-        f"{said}, because their statistics differ too: the libraries or the processor here compute "
-        "something else, so build a new store at another path"
-    )

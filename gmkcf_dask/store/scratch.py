@@ -42,14 +42,7 @@ def can_keep_scratch(store: Path) -> bool:
 
 
 class ScratchFolder:
-    """Where the fused kernels of a fit live on disk; it exists only while something is in it.
-
-    Parameters
-    ----------
-    path : Path
-    tiling : Tiling
-    dtype : dtype
-    """
+    """Where the fused kernels of a fit live on disk; it exists only while something is in it."""
 
     def __init__(self, path: Path, tiling: Tiling, dtype: np.dtype[Any]) -> None:
         self.path = path

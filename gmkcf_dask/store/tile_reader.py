@@ -68,56 +68,47 @@ class TileReader:
     def raw(self, kernel: int, t: int, into: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """Tile t of a kernel as it is stored; with `into` it lives there until the next one.
 
-        Raises
-        ------
-        DamagedStoreError
-            The tile is missing, damaged, or another one.
+        Raises a DamagedStoreError where the tile is missing, damaged, or another one.
         """
-        i, j = self.tiling.pair(t)
-        rows, cols = self.tiling.rows(i), self.tiling.rows(j)
+        rows, cols = self.tiling.shape(t)
         chunk = self.buffer() if into is None else into
-        tile = chunk[: rows.stop - rows.start, : cols.stop - cols.start]
+        tile = chunk[:rows, :cols]
         # decoding runs from the first value to the last: if that is there, so are all
         tile[-1, -1] = self.fill
         name = self.names[self.stored[kernel]]
         encoded = self._encoded(name, t, chunk.nbytes)
-        if not ledger_of(self.path, self.store_id, self.run).agrees(name, t, i, j, encoded):
-            raise self._damaged(name, i, j, "is not what was written there")
+        ledger = ledger_of(self.path, self.store_id, self.run)
+        if not ledger.agrees(name, t, *self.tiling.pair(t), encoded):
+            raise self._damaged(name, t, "is not what was written there")
         try:
             decode_chunk(encoded, chunk)
         except (RuntimeError, ValueError) as error:
-            raise self._damaged(name, i, j, f"cannot be read ({error})") from error
+            raise self._damaged(name, t, f"cannot be read ({error})") from error
         if not holds(tile, self.fill):
-            raise self._damaged(name, i, j, "is missing")
+            raise self._damaged(name, t, "is missing")
         return tile
 
     def _encoded(self, name: str, t: int, n_bytes: int) -> bytes:
-        i, j = self.tiling.pair(t)
         try:
             return (self.fetched or read_encoded)(self.file(name, t), n_bytes)
         except FileNotFoundError as error:
             if not exists(location(self.path) / MANIFEST):
                 raise gone(self.path) from error
-            raise self._damaged(name, i, j, "is missing") from error
+            raise self._damaged(name, t, "is missing") from error
         except (OSError, ValueError) as error:
-            raise self._damaged(name, i, j, f"cannot be read ({error})") from error
+            raise self._damaged(name, t, f"cannot be read ({error})") from error
 
     def write(self, name: str, t: int, tile: npt.NDArray[Any]) -> tuple[bytes, int]:
-        """Keep tile t of a kernel; edge tiles are padded with the fill value, as Zarr has it.
+        """Write tile t of a kernel; returns the digest and the size of its chunk.
 
-        Returns
-        -------
-        digest : bytes
-        size : int
-            Bytes written.
+        Edge tiles are padded with the fill value, as Zarr has it.
         """
-        i, j = self.tiling.pair(t)
         if tile.shape != (self.tiling.block, self.tiling.block):
             chunk = np.full_like(tile, self.fill, shape=(self.tiling.block, self.tiling.block))
             chunk[: tile.shape[0], : tile.shape[1]] = tile
             tile = chunk
         encoded = write_chunk(self.file(name, t), tile)
-        return tile_digest(name, i, j, encoded), len(encoded)
+        return tile_digest(name, *self.tiling.pair(t), encoded), len(encoded)
 
     def size(self, name: str, t: int) -> int:
         """Bytes of a tile on disk; −1 where there is none."""
@@ -159,9 +150,9 @@ class TileReader:
         """Tile t of a kernel as numbers, float32 or float64."""
         return decode(self.raw(kernel, t), self.code_scale)
 
-    def _damaged(self, name: str, i: int, j: int, what: str) -> DamagedStoreError:
+    def _damaged(self, name: str, t: int, what: str) -> DamagedStoreError:
         error = DamagedTileError(
-            f"tile ({i}, {j}) of kernel {name} in {self.path} {what}: repair it with "
+            f"tile {self.tiling.pair(t)} of kernel {name} in {self.path} {what}: repair it with "
             f"gmkcf repair {shlex.quote(self.path)}"
         )
         error.reason = what

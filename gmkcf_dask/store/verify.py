@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from gmkcf_dask.compute.build_tasks import run_batches
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.errors import DamagedStoreError, StoreError, StoreGoneError
-from gmkcf_dask.events import Listener, StageProgress, ignore
+from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.kernels.features import offset_of
-from gmkcf_dask.kernels.statistics import Summary
+from gmkcf_dask.store.digests import Summary
+from gmkcf_dask.store.factors import bad_blocks
 from gmkcf_dask.store.features import StoredFeatures, open_array
 from gmkcf_dask.store.files import absolute, exists
 from gmkcf_dask.store.kernel_store import KernelStore
@@ -21,7 +25,6 @@ from gmkcf_dask.store.layout import METADATA, BadMetadata, bad_metadata
 from gmkcf_dask.store.manifest import MANIFEST, Manifest, build_command, fix_command
 from gmkcf_dask.store.preflight import refuse_blind_workers
 from gmkcf_dask.store.tile_reader import DamagedTileError, TileReader
-from gmkcf_dask.store.tile_tasks import batches, run_tasks, tiles_per_build_task
 
 
 @dataclass(frozen=True)
@@ -35,23 +38,19 @@ class BadTile:
 
 @dataclass(frozen=True)
 class Damage:
-    """Everything in a store that is not what was written.
-
-    Attributes
-    ----------
-    vectors : tuple of str
-        Diagonals and norms, by their path inside.
-    inputs : tuple of str
-        Of `features`, `ids`, `labels`, `terms`, `titles`, `excerpts`, `reading`.
-    """
+    """Everything in a store that is not what was written."""
 
     metadata: tuple[BadMetadata, ...] = ()
     tiles: tuple[BadTile, ...] = ()
     vectors: tuple[str, ...] = ()
+    """Diagonals and norms, by their path inside."""
     inputs: tuple[str, ...] = ()
+    """Of `features`, `ids`, `labels`, `terms`, `titles`, `excerpts`, `reading`."""
+    blocks: tuple[tuple[str, int], ...] = ()
+    """Blocks of the arrays of factored kernels, as (array, block)."""
 
     def __bool__(self) -> bool:
-        return bool(self.metadata or self.tiles or self.vectors or self.inputs)
+        return bool(self.metadata or self.tiles or self.vectors or self.inputs or self.blocks)
 
     def command(self, store: Path) -> str:
         """The command that fixes all of it."""
@@ -63,6 +62,7 @@ class Damage:
         return [
             *(f"{bad.where}/{METADATA}".lstrip("/") + f" {bad.what}" for bad in self.metadata),
             *(f"kernel {bad.kernel} tile {pairs(bad.t)} {bad.what}" for bad in self.tiles),
+            *(f"factors/{name} block {b} is not what was written" for name, b in self.blocks),
             *(f"{name} is not what was written" for name in self.vectors),
             *(f"{name} of the samples are not what was written" for name in self.inputs),
         ]
@@ -79,10 +79,9 @@ def open_unchecked(path: Path) -> KernelStore:
             raise
         raise DamagedStoreError(str(error)) from error
     if not manifest.complete:
-        done, total = len(manifest.tiles_done), manifest.tiling.n_tiles
         raise StoreError(
-            f"{path} is incomplete ({done} of {total} tiles): run the same build again, it "
-            "resumes and recomputes damaged tiles"
+            f"{path} is {manifest.incomplete}: run the same build again, it resumes and recomputes "
+            f"damaged {'tiles' if manifest.kernels else 'factors'}"
         )
     store = KernelStore(absolute(path), manifest)
     store.warn_about_format()
@@ -94,8 +93,9 @@ def find_damage(store: KernelStore, runner: Runner, listen: Listener = ignore) -
 
     Tiles are read as methods read them, on the cluster if there is one; the rest here.
     """
-    tiles = find_bad_tiles(store, range(store.tiling.n_tiles), runner, listen)
-    return replace(find_damage_beside_tiles(store), tiles=tuple(tiles))
+    tiles = find_bad_tiles(store, range(store.manifest.n_tiles), runner, listen)
+    blocks = [(name, b) for name in store.manifest.factors for b in bad_blocks(store, name)]
+    return replace(find_damage_beside_tiles(store), tiles=tuple(tiles), blocks=tuple(blocks))
 
 
 def find_damage_beside_tiles(store: KernelStore) -> Damage:
@@ -107,7 +107,7 @@ def find_damage_beside_tiles(store: KernelStore) -> Damage:
     vectors = [
         name
         for name in store.manifest.vectors
-        if name in unreadable or not _reads(lambda name=name: store.vector(name))
+        if name in unreadable or not _reads(partial(store.vector, name))
     ]
     inputs = list(store.damaged_descriptions())
     if store.manifest.n_features and not features_hold(store, unreadable):
@@ -122,15 +122,8 @@ def find_bad_tiles(
     # a worker that does not see the store would find every tile missing
     refuse_blind_workers(runner, store.path, store.manifest.store_id, write=False)
     check = CheckTiles(store.reader)
-    found: list[BadTile] = []
-    done, per_task = 0, tiles_per_build_task(store.tiling)
-    listen(StageProgress("check", 0, len(tiles)))
-    for group in batches(tiles, per_task):
-        for bad in run_tasks(check, group, per_task, runner):
-            found += bad
-        done += len(group)
-        listen(StageProgress("check", done, len(tiles)))
-    return found
+    batches = run_batches(check, tiles, store.tiling, runner, listen, "check")
+    return [bad for batch in batches for part in batch for bad in part]
 
 
 @dataclass(frozen=True)
@@ -140,18 +133,12 @@ class CheckTiles:
     reader: TileReader
 
     def __call__(self, tiles: npt.NDArray[np.int64]) -> list[BadTile]:
+        bad, buffer = [], self.reader.buffer()
         kernels = sorted(set(self.reader.stored))
         with self.reader.ahead(kernels, map(int, tiles)) as reader:
-            return self._bad(reader, kernels, tiles)
-
-    def _bad(
-        self, reader: TileReader, kernels: list[int], tiles: npt.NDArray[np.int64]
-    ) -> list[BadTile]:
-        bad, room = [], reader.buffer()
-        for t in map(int, tiles):
-            for kernel in kernels:
+            for t, kernel in product(map(int, tiles), kernels):
                 try:
-                    reader.raw(kernel, t, room)
+                    reader.raw(kernel, t, buffer)
                 except StoreGoneError:
                     raise  # of the tiles of another store nothing can be said
                 except DamagedStoreError as error:
@@ -167,11 +154,10 @@ class SummarizeTiles:
     reader: TileReader
 
     def __call__(self, tiles: npt.NDArray[np.int64]) -> dict[tuple[str, int], bytes]:
-        reader, room = self.reader, self.reader.buffer()
+        reader, buffer = self.reader, self.reader.buffer()
         return {
-            (reader.names[kernel], t): Summary.of(reader.raw(kernel, t, room)).to_bytes()
-            for t in map(int, tiles)
-            for kernel in sorted(set(reader.stored))
+            (reader.names[kernel], t): Summary.of(reader.raw(kernel, t, buffer)).to_bytes()
+            for t, kernel in product(map(int, tiles), sorted(set(reader.stored)))
         }
 
 
@@ -179,21 +165,17 @@ def summarize_tiles(
     store: KernelStore, tiles: Sequence[int], runner: Runner
 ) -> dict[tuple[str, int], bytes]:
     """Summaries of tiles that were written by an earlier version, which kept none."""
-    found: dict[tuple[str, int], bytes] = {}
-    per_task = tiles_per_build_task(store.tiling)
-    for group in batches(tiles, per_task):
-        for part in run_tasks(SummarizeTiles(store.reader), group, per_task, runner):
-            found |= part
-    return found
+    summaries: dict[tuple[str, int], bytes] = {}
+    for batch in run_batches(SummarizeTiles(store.reader), tiles, store.tiling, runner):
+        for part in batch:
+            summaries |= part
+    return summaries
 
 
 def features_hold(store: KernelStore, unreadable: Iterable[str] = ()) -> bool:
     """Whether the features in a store are those it was made from, to the last bit.
 
-    Parameters
-    ----------
-    unreadable : iterable of str
-        Folders whose metadata is known to be bad.
+    `unreadable` are folders whose metadata is known to be bad.
     """
     if any(where.startswith("features") for where in unreadable):
         return False
@@ -205,19 +187,17 @@ def _refuse_other(features: StoredFeatures, wanted: str | None) -> None:
     """Raise where features are not those of a digest, or are measured from another offset."""
     if features.digest() != wanted:
         raise DamagedStoreError(f"the features in {features.path} are not what was written")
-    if (
-        not features.has_digests and not features.sparse
-    ):  # the digest of values says nothing of the offset
+    # the digest of values says nothing of the offset
+    if not features.has_digests and not features.sparse:
         expected = offset_of(features.rows(slice(0, features.n_samples)))
-        held = features.offset
-        if (held is None) != (expected is None) or not np.array_equal(
-            np.asarray(held, np.float64), np.asarray(expected, np.float64), equal_nan=True
+        offset = features.offset
+        if (offset is None) != (expected is None) or not np.array_equal(
+            np.asarray(offset, np.float64), np.asarray(expected, np.float64), equal_nan=True
         ):
             raise DamagedStoreError(f"the offset in {features.path} is not what was written")
 
 
-def _reads(read: object) -> bool:
-    assert callable(read)
+def _reads(read: Callable[[], object]) -> bool:
     try:
         read()
     except StoreGoneError:

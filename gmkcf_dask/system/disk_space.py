@@ -1,4 +1,4 @@
-"""How much room a file system has, in bytes and in files, and what is said where it ends."""
+"""Free space of a file system, in bytes and in files, and errors of a full one."""
 
 from __future__ import annotations
 
@@ -17,20 +17,14 @@ from gmkcf_dask.system.units import human_bytes
 def free_files(path: Path) -> int | None:
     """Files that can still be made where a path is; None where nobody counts them."""
     try:
-        found = os.statvfs(_nearest(path))
+        status = os.statvfs(_nearest(path))
     except (AttributeError, OSError):
         return None
-    return found.f_favail if found.f_files > 0 else None
+    return status.f_favail if status.f_files > 0 else None
 
 
 def refuse_few_files(path: Path, needed: int, what: str) -> None:
-    """Refuse work that makes more files than the file system of a path has inodes for.
-
-    Raises
-    ------
-    PlanRefused
-        Exit code 3.
-    """
+    """Raise `PlanRefused` if work makes more files than the file system of a path has inodes."""
     free = free_files(path)
     if free is not None and needed > free:
         raise PlanRefused(
@@ -49,33 +43,23 @@ def full_error(
 ) -> DiskFullError:
     """A full disk in one sentence: the folder, what is needed and free, in bytes or in files.
 
-    Parameters
-    ----------
-    advice : str
-        What to do, without a full stop.
-    needed : str
-        What is still needed, such as "the other tiles need up to 3.0 MiB"; may be empty.
-    kind : str
-        What the folder is, such as "the scratch folder "; may be empty.
-    needed_files : int
-        Files that are still needed: where fewer inodes are free, these are what is missing.
+    `needed` is a clause such as "the other tiles need up to 3.0 MiB", `kind` a prefix of the folder
+    such as "the scratch folder ". Inodes are reported if fewer than `needed_files` are free.
     """
     free = 0
     with suppress(OSError):
         free = shutil.disk_usage(_nearest(folder)).free
     files = free_files(folder)
-    no_files = files is not None and files < max(1, needed_files)
     if error.errno == errno.EDQUOT:
         what = f"your quota on the disk of {kind}{folder} is used up"
         room = f"the disk itself has {human_bytes(free)} free"
-    elif no_files:
+    elif files is not None and files < max(1, needed_files):
         what = f"the disk of {kind}{folder} is full: its inodes (files) are used up, not its bytes"
         room = f"{files:,} inodes and {human_bytes(free)} are free"
     else:
         what = f"the disk of {kind}{folder} is full"
         room = f"{human_bytes(free)} are free"
-    told = f"{needed} and {room}" if needed else room
-    return DiskFullError(f"{what}: {told}; {advice}")
+    return DiskFullError(f"{what}: {f'{needed} and ' if needed else ''}{room}; {advice}")
 
 
 @contextmanager
@@ -85,13 +69,10 @@ def disk_full_errors(
     """Turn ENOSPC and EDQUOT into a `DiskFullError` (exit code 3) about a folder."""
     try:
         yield
-    except DiskFullError:
-        raise
     except OSError as error:
-        if not is_full(error):
+        if isinstance(error, DiskFullError) or not is_full(error):
             raise
-        told = full_error(error, folder, advice, needed(), needed_files=needed_files)
-        raise told from error
+        raise full_error(error, folder, advice, needed(), needed_files=needed_files) from error
 
 
 @contextmanager

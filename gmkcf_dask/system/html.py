@@ -31,8 +31,8 @@ def table(rows: Iterable[Sequence[str]], heads: Sequence[str] = ()) -> str:
     lines = [f'<tr style="background:none">{cells}</tr>'] if heads else []
     for row in rows:
         across = ' colspan="2"' if len(row) == 1 else ""
-        held = "".join(f'<td{across} style="{_CELL}">{cell}</td>' for cell in row)
-        lines.append(f'<tr style="background:none">{held}</tr>')
+        row_cells = "".join(f'<td{across} style="{_CELL}">{cell}</td>' for cell in row)
+        lines.append(f'<tr style="background:none">{row_cells}</tr>')
     style = (
         "display:inline-table;border-collapse:collapse;margin:2px 26px 6px 0;border:0;"
         "vertical-align:top;font-size:13px;color:inherit"

@@ -38,30 +38,22 @@ Owned = TypeVar("Owned", bound="Owner")
 
 
 class Owner(Struct, frozen=True, forbid_unknown_fields=True):
-    """A process, described so that it can be told from any other.
-
-    Attributes
-    ----------
-    machine : str
-        See `this_machine`.
-    started : float
-        When the process began, in seconds since 1970.
-    ticks : int or None
-        The same in clock ticks since the machine was started, where the system tells: this does
-        not change when somebody sets the clock.
-    """
+    """A process, described so that it can be told from any other."""
 
     host: ShortText
-    machine: ShortText
+    machine: ShortText  # see `this_machine`
     pid: Annotated[int, Meta(ge=1, le=2**31 - 1)]
-    started: Annotated[float, Meta(ge=0, lt=2**53)]
+    started: Annotated[float, Meta(ge=0, lt=2**53)]  # seconds since 1970
+    # clock ticks since the machine was started, where known: setting the clock does not change them
     ticks: Annotated[int, Meta(ge=0)] | None = None
 
     @classmethod
     def mine(cls) -> Owner:
         """This process."""
-        pid = os.getpid()
-        return cls(socket.gethostname(), this_machine(), pid, _started(pid), start_ticks(pid))
+        pid, started = os.getpid(), 0.0
+        with suppress(psutil.Error):
+            started = psutil.Process(pid).create_time()
+        return cls(socket.gethostname(), this_machine(), pid, started, start_ticks(pid))
 
     @classmethod
     def decode(cls: type[Owned], content: bytes) -> Owned | None:
@@ -83,11 +75,13 @@ class Owner(Struct, frozen=True, forbid_unknown_fields=True):
             return ProcessState.UNSEEN
         if self._runs():
             return ProcessState.RUNS
-        return ProcessState.DEAD if _is_certain(self.machine) else ProcessState.GONE
+        boot_and_namespace = self.machine.rsplit(" ", 2)[1:]
+        return ProcessState.DEAD if all(boot_and_namespace) else ProcessState.GONE
 
     def _runs(self) -> bool:
         stat = _stat(self.pid)
-        if stat and _is_zombie(stat):
+        # ended but not yet waited for; with a thread left, that one may still be writing
+        if len(stat) > 17 and stat[0] in (b"Z", b"X") and int(stat[17]) <= 1:
             return False
         ticks = _ticks(stat)
         if ticks is not None and self.ticks is not None:
@@ -116,21 +110,9 @@ def this_machine() -> str:
     return f"{socket.gethostname()} {boot} {space}"
 
 
-def _is_certain(machine: str) -> bool:
-    """Whether a machine is described by boot id and PID namespace too."""
-    return all(machine.rsplit(" ", 2)[1:])
-
-
 def start_ticks(pid: int) -> int | None:
     """When a process began, in ticks since the machine was started; None where nobody tells."""
     return _ticks(_stat(pid))
-
-
-def _started(pid: int) -> float:
-    try:
-        return psutil.Process(pid).create_time()
-    except psutil.Error:
-        return 0.0
 
 
 def _stat(pid: int) -> list[bytes]:
@@ -148,8 +130,3 @@ def _stat(pid: int) -> list[bytes]:
 
 def _ticks(stat: list[bytes]) -> int | None:
     return int(stat[19]) if len(stat) > 19 else None
-
-
-def _is_zombie(stat: list[bytes]) -> bool:
-    """Ended but not yet waited for; with a thread left, that one may still be writing."""
-    return len(stat) > 17 and stat[0] in (b"Z", b"X") and int(stat[17]) <= 1

@@ -22,15 +22,13 @@ _V1_CPU = ("cpu", "cpu,cpuacct", "cpuacct,cpu")
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """A limit, what is used under it by processes, and where it is set. Bytes."""
+    """A limit and what processes use under it, in bytes; cache that can be given up is not used."""
 
     limit: int
     used: int
-    where: str
 
     @property
     def free(self) -> int:
-        """What is left; cache that the system gives back counts as free."""
         return max(0, self.limit - self.used)
 
 
@@ -47,9 +45,9 @@ def total_memory() -> int:
 def memory_limits(cgroups: Path = _CGROUPS, proc: Path = _PROC) -> list[MemoryLimit]:
     """Every limit below the memory of the machine that holds for this process."""
     machine = int(psutil.virtual_memory().total)
-    found = [_memory_of(folder) for folder in _folders("memory", cgroups, proc)]
+    limits = [_memory_of(folder) for folder in _folders("memory", cgroups, proc)]
     return [
-        one for one in (*found, _address_space(proc)) if one is not None and one.limit < machine
+        one for one in (*limits, _address_space(proc)) if one is not None and one.limit < machine
     ]
 
 
@@ -95,7 +93,7 @@ def _memory_of(folder: Path) -> MemoryLimit | None:
         most = _number(folder / limit)
         if most is not None:
             now = _number(folder / used) or 0
-            return MemoryLimit(most, max(0, now - _reclaimable(folder)), str(folder / limit))
+            return MemoryLimit(most, max(0, now - _reclaimable(folder)))
     return None
 
 
@@ -127,7 +125,7 @@ def _address_space(proc: Path) -> MemoryLimit | None:
         return None
     pages = _read(proc / "statm").split()
     used = int(pages[0]) * os.sysconf("SC_PAGE_SIZE") if pages else 0
-    return MemoryLimit(soft, used, "the address space limit (ulimit -v)")
+    return MemoryLimit(soft, used)
 
 
 def _number(path: Path) -> int | None:

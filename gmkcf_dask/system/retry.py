@@ -1,4 +1,4 @@
-"""Trouble of a file system told from damage: retried for a moment, then told in its own words.
+"""Transient errors of a file system: retried for a moment, and never taken for damage.
 
 A shared file system that answers EIO or ESTALE says nothing about what is in a file. Only what was
 read, or is known not to be there, can be damaged.
@@ -47,14 +47,10 @@ def is_full(error: BaseException) -> bool:
 
 
 def retried(work: Callable[[], T], path: str | os.PathLike[str], verb: str) -> T:
-    """What an operation on a file gives; tried again where the file system is in trouble.
+    """The result of an operation on a file; tried again after a transient error.
 
-    Parameters
-    ----------
-    work : callable
-        Does all of it, from opening the file on: a stale handle does not become fresh.
-    verb : {"read", "write"}
-        What is done, for the error.
+    `work` opens the file itself, as a stale handle does not become fresh. `verb` is "read" or
+    "write", for the error.
 
     Raises
     ------

@@ -28,10 +28,7 @@ _EMPTY_AFTER = 3600.0  # seconds; a folder gets its owner at once: an empty one 
 def temporary_root() -> Path:
     """Where temporary folders are made: TMPDIR if it is a folder, else the system's own.
 
-    Raises
-    ------
-    DiskFullError
-        None of the folders for temporary files can be written.
+    Raises `DiskFullError` if no folder for temporary files can be written.
     """
     given = os.environ.get("TMPDIR")
     if given and Path(given).is_dir():
@@ -49,19 +46,9 @@ def temporary_root() -> Path:
 def run_folder(purpose: str, within: Path | None = None) -> Iterator[Path]:
     """A new private folder until the end of the block; what killed runs left is swept first.
 
-    Parameters
-    ----------
-    purpose : str
-        Part of its name: lower-case letters and digits.
-    within : Path, optional
-        An existing folder to make it in; `temporary_root` by default.
-
-    Raises
-    ------
-    InputError
-        A folder cannot be made there.
-    OSError
-        The disk is full.
+    It is made in `within`, an existing folder, by default `temporary_root`. `purpose` is part of
+    its name: lower-case letters and digits. Raises `InputError` if it cannot be made there, OSError
+    if the disk is full.
     """
     folder = make_run_folder(purpose, within)
     try:
@@ -118,19 +105,16 @@ def sweep(within: Path | None = None) -> list[Path]:
 
 def _is_left(entry: os.DirEntry[str]) -> bool:
     try:
-        found = entry.stat(follow_symlinks=False)
-        private = stat.S_ISDIR(found.st_mode) and not stat.S_IMODE(found.st_mode) & 0o077
-        if not private or found.st_uid != os.geteuid():
+        status = entry.stat(follow_symlinks=False)
+        private = stat.S_ISDIR(status.st_mode) and not stat.S_IMODE(status.st_mode) & 0o077
+        if not private or status.st_uid != os.geteuid():
             return False
         if not any(Path(entry.path).iterdir()):  # killed before it wrote who it was
-            return time.time() - found.st_mtime > _EMPTY_AFTER
-        owner = _read_owner(Path(entry.path, OWNER))
+            return time.time() - status.st_mtime > _EMPTY_AFTER
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        path = Path(entry.path, OWNER)
+        with open(os.open(path, flags), "rb") as file:  # noqa: PTH123  # pathlib has no such flags
+            owner = Owner.decode(file.read(_MOST_BYTES))
     except OSError:
         return False
     return owner is not None and owner.state() is ProcessState.DEAD
-
-
-def _read_owner(path: Path) -> Owner | None:
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    with open(os.open(path, flags), "rb") as file:  # noqa: PTH123  # pathlib has no such flags
-        return Owner.decode(file.read(_MOST_BYTES))

@@ -25,6 +25,7 @@ from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.errors import DamagedModelError, InputError, StoreError
 from gmkcf_dask.kernels.specs import resolve_kernels
+from gmkcf_dask.methods.defaults import PAPER
 from gmkcf_dask.pipeline import prediction
 from gmkcf_dask.results.finished_run import model_of_run
 from gmkcf_dask.store.build import build_store
@@ -324,6 +325,8 @@ def test_rows_of_zeros_given_again(X, estimator):
     rows = np.abs(X)
     rows[[3, 7]] = 0.0
     which = {"kernels": "cosine"} if estimator is GMKCF else {"kernel": "cosine"}
+    if estimator in (GMKCF, KCF):
+        which |= PAPER  # a spectral start has a cluster for each of them
     with pytest.warns(UserWarning, match="2 of 60 samples are empty"):
         model = estimator(3, random_state=0, **which).fit(rows)
     again, others = model.predict(rows), np.setdiff1d(np.arange(60), [3, 7])
@@ -334,6 +337,19 @@ def test_rows_of_zeros_given_again(X, estimator):
     if estimator is KernelSpectralClustering:
         assert np.linalg.norm(model.embedding_[3]) == pytest.approx(1.0)
         np.testing.assert_array_equal(model.transform(rows)[[3, 7]], 0.0)
+
+
+@pytest.mark.parametrize("estimator", [GMKCF, KCF])
+def test_empty_sparse_rows_have_no_cluster_by_default(X, estimator):
+    rows = np.abs(X)
+    rows[[3, 7]] = 0.0
+    rows = sparse.csr_array(rows)
+    with pytest.warns(UserWarning, match="2 of 60 samples are empty"):
+        model = estimator(3, random_state=0).fit(rows)
+    np.testing.assert_array_equal(np.flatnonzero(model.labels_ < 0), [3, 7])
+    np.testing.assert_array_equal(np.flatnonzero(model.predict(rows) < 0), [3, 7])
+    assert model.predict(sparse.csr_array((1, 4))) == [-1]
+    np.testing.assert_array_equal(model.sureness(rows)[[3, 7]], 0.0)
 
 
 def test_a_cluster_of_zeros_alone_is_not_found_again(X):

@@ -33,12 +33,12 @@ from numpy.testing import assert_array_equal
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 
-from gmkcf_dask import KernelStore, __version__, scores
+from gmkcf_dask import KernelStore, TextOptions, __version__, scores
 from gmkcf_dask.cli import main
 from gmkcf_dask.methods.gmkcf import Gmkcf
 from gmkcf_dask.store.manifest import sealed
 
-COMMANDS = ("plan", "build", "fit", "run", "score", "benchmark")
+COMMANDS = ("plan", "build", "fit", "run", "score", "benchmark", "compare")
 IDS = tuple(f"sample {i}, of many" for i in range(N))
 
 
@@ -128,13 +128,43 @@ def test_work_can_be_sent_anywhere(command):
     assert {"--cluster", "--workers", "--memory"} <= set(help_entries(command))
 
 
-def test_defaults_are_those_of_the_paper():
+def test_defaults():
     defaults = {option.name: option.default for option in options_of("run")}
     assert (defaults["seed"], defaults["method"]) == (0, "gmkcf")
     expected = {"n_init": 1, "inner_iter": 1, "v_steps": 1, "tol": 1e-5, "max_iter": 500}
     assert expected.items() <= asdict(Gmkcf(2)).items()
-    kernels = ("kernels", "normalization", "scaling", "precision")
-    assert [defaults[name] for name in kernels] == ["paper12", "unit", "minmax", "float32"]
+    kernels = ("normalization", "scaling", "precision")
+    assert [defaults[name] for name in kernels] == ["unit", "minmax", "float32"]
+    entries = help_entries("run")
+    for name, default in {
+        "--kernels": "local",
+        "--init": "spectral",
+        "--solver": "accelerated",
+        "--assign": "spherical",
+        "--text-preset": "auto",
+    }.items():
+        assert f"[default: {default}" in entries[name]
+    assert TextOptions().preset == "auto"
+
+
+def test_paper_is_its_setting_and_options_win(corpus_file, tmp_path):
+    run = ("run", corpus_file, "-k", K, "--max-iter", 5)
+    default, paper, mixed = (Run(tmp_path / name) for name in ("default", "paper", "mixed"))
+    done(*run, "--out", default.folder)
+    done(*run, "--out", paper.folder, "--paper")
+    done(*run, "--out", mixed.folder, "--paper", "--kernels", "rbf_1", "--init", "spectral")
+    names = ("init", "solver", "assign")
+    usual, old, both = (
+        [run.result["parameters"].get(name, "kmeans") for name in names]
+        for run in (default, paper, mixed)
+    )
+    assert usual == ["spectral", "accelerated", "spherical"]
+    assert old == ["random", "paper", "kmeans"]
+    assert both == ["spectral", "paper", "kmeans"]
+    kernels = [list(run.result["kernel_weights"]) for run in (default, paper, mixed)]
+    assert kernels[0] == ["heat_s", "heat_m", "heat_l"]
+    assert len(kernels[1]) == 12
+    assert kernels[2] == ["rbf_1"]
 
 
 # --- plan -------------------------------------------------------------------------------------
@@ -214,8 +244,16 @@ def test_kernel_options_reach_the_store(corpus_file, tmp_path, options):
         assert set(held) == {value}
 
 
-def test_the_twelve_kernels_of_the_paper_are_the_default(corpus_file, tmp_path):
-    done("build", corpus_file, tmp_path / "s.zarr")
+def test_default_kernels_follow_the_samples(corpus_file, tmp_path):
+    done("build", corpus_file, tmp_path / "dense.zarr")
+    assert KernelStore.open(tmp_path / "dense.zarr").kernel_names == ("heat_s", "heat_m", "heat_l")
+    done("build", sparse_npz(tmp_path), tmp_path / "sparse.zarr")
+    local = ("local_0", "local_1", "local_2", "local_4")
+    assert KernelStore.open(tmp_path / "sparse.zarr").kernel_names == local
+
+
+def test_twelve_kernels_of_the_paper(corpus_file, tmp_path):
+    done("build", corpus_file, tmp_path / "s.zarr", "--paper")
     assert len(KernelStore.open(tmp_path / "s.zarr").names) == 12
 
 
@@ -371,11 +409,15 @@ def test_same_seed_same_everything(a_run, corpus_file, tmp_path):
     assert_array_equal(again.factors["V"], a_run.factors["V"])
 
 
-def test_another_seed_starts_elsewhere(a_run, corpus_file, tmp_path):
-    other = Run(tmp_path / "other")
-    done("run", corpus_file, *QUICK_FIT, "--out", other.folder, *QUICK, "--seed", 6)
-    assert other.result["seed"] == 6
-    assert other.result["objective_history"][0] != a_run.result["objective_history"][0]
+@pytest.mark.parametrize(("init", "n_starts"), [("random", 2), ("spectral", 1)])
+def test_another_seed_starts_elsewhere_if_starts_are_random(store, tmp_path, init, n_starts):
+    starts = set()
+    for seed in (5, 6):
+        run = Run(tmp_path / str(seed))
+        done("fit", store, *QUICK_FIT, "--out", run.folder, "--seed", seed, "--init", init)
+        assert run.result["seed"] == seed
+        starts.add(run.result["objective_history"][0])
+    assert len(starts) == n_starts
 
 
 def test_a_store_that_fits_is_used_again(a_run, corpus_file, store, tmp_path):
@@ -414,7 +456,8 @@ def test_other_files_in_the_folder_are_left_alone(corpus_file, tmp_path):
 
 def test_restarts_are_all_recorded_and_the_best_is_kept(corpus_file, store, tmp_path):
     run = Run(tmp_path / "run")
-    done("fit", store, "-k", K, "--max-iter", 6, "--out", run.folder, "--n-init", 3)
+    paper = ("--init", "random", "--solver", "paper")
+    done("fit", store, "-k", K, "--max-iter", 6, "--out", run.folder, "--n-init", 3, *paper)
     objectives = [one["objective"] for one in run.result["runs"]]
     assert len(objectives) == 3
     assert len(set(objectives)) > 1
@@ -430,7 +473,8 @@ def test_solver_options_change_the_run(store, tmp_path):
         "inner": ("--inner-iter", 2),
         "v": ("--v-steps", 3),
     }.items():
-        done("fit", store, *QUICK_FIT, "--out", tmp_path / name, *options)
+        # the accelerated solver takes these as what it does at least
+        done("fit", store, *QUICK_FIT, "--out", tmp_path / name, "--solver", "paper", *options)
         histories.add(tuple(Run(tmp_path / name).result["objective_history"]))
     assert len(histories) == 3
 

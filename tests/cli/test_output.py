@@ -20,8 +20,7 @@ import pytest
 import sklearn
 from click.testing import CliRunner
 from helpers.terminal import Clock, Terminal, iteration
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from sklearn.base import clone
 from sklearn.datasets import make_blobs
 from sklearn.pipeline import make_pipeline
@@ -39,6 +38,7 @@ from gmkcf_dask.events.stages import StageTracker
 
 STAGES = ("reading", "statistics", "write", "fit", "overview")
 FEW = ["rbf_1", "cosine", "poly_a1_b2"]
+RESTARTS = {"kernels": FEW, "n_init": 2, "init": "random"}
 pytestmark = pytest.mark.usefixtures("calm", "real_terminal")
 
 
@@ -372,7 +372,7 @@ def test_json_lines_have_no_secrets_and_no_nan():
 
 def test_history_keeps_restarts_apart_and_begins_anew(blobs):
     history = History()
-    model = GMKCF(3, kernels=FEW, n_init=2, tol=1e-3, callbacks=[history], random_state=0)
+    model = GMKCF(3, **RESTARTS, tol=1e-3, callbacks=[history], random_state=0)
     for _ in range(2):
         model.fit(blobs[0])
         assert [len(run) for run in history.objective] == [run.n_iter for run in model.runs_]
@@ -456,9 +456,7 @@ class Tree:
 @needs_callbacks
 def test_callbacks_of_scikit_learn_hear_stages_and_iterations(blobs):
     tree = Tree()
-    model = GMKCF(3, kernels=FEW, n_init=2, max_iter=400, tol=1e-3, random_state=0).set_callbacks(
-        tree
-    )
+    model = GMKCF(3, **RESTARTS, max_iter=400, tol=1e-3, random_state=0).set_callbacks(tree)
     model.fit(blobs[0])
     assert tree.states == ["setup", "teardown"]
     assert tree.begun[0] == ("fit", None)
@@ -468,7 +466,7 @@ def test_callbacks_of_scikit_learn_hear_stages_and_iterations(blobs):
     assert ("run 2", 400) in tree.begun
     assert tree.ended.count("iteration") == sum(run.n_iter for run in model.runs_)
     assert "write kernels" in tree.ended
-    plain = GMKCF(3, kernels=FEW, n_init=2, max_iter=400, tol=1e-3, random_state=0).fit(blobs[0])
+    plain = GMKCF(3, **RESTARTS, max_iter=400, tol=1e-3, random_state=0).fit(blobs[0])
     np.testing.assert_array_equal(model.labels_, plain.labels_)
 
 

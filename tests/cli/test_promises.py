@@ -84,7 +84,7 @@ def test_scratch_space_is_given_back_when_a_fit_fails(tmp_path, rng):
 def test_overwriting_keeps_the_old_store_until_the_plan_is_accepted(
     tmp_path, x_file, refusal, monkeypatch
 ):
-    monkeypatch.setattr("gmkcf_dask.cluster.resources.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("gmkcf_dask.cluster.connect.CONNECT_SECONDS", 0.5)
     out = tmp_path / "out"
     assert gmkcf("run", x_file, "-k", 2, "--out", out, *SHORT).exit_code == 0
     before = (out / "store.zarr" / "manifest.json").read_bytes()
@@ -203,7 +203,7 @@ def test_a_client_without_a_store_is_not_silently_ignored(two_workers, rng):
 def test_one_kernel_with_all_the_weight_is_said(rng):
     X = np.vstack([rng.random((20, 5)) + 2 * c for c in range(3)])
     with pytest.warns(NumericsWarning, match=r"kernel cosine has \d+% of the weight"):
-        GMKCF(3, kernels="rbf_0.5,cosine", scaling="none", random_state=0).fit(X)
+        GMKCF(3, kernels="rbf_0.5,cosine", scaling="none", init="random", random_state=0).fit(X)
 
 
 def test_models_with_a_client_can_be_cloned_and_saved(two_workers, rng, tmp_path):

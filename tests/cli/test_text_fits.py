@@ -252,7 +252,7 @@ def test_stop_words_of_other_languages_are_a_file(tmp_path):
     assert "--stop-words-file (one word per line)" in said
     assert "--max-df 0.3" in said
     done("build", folder, tmp_path / "s.zarr", *QUICK, "--stop-words", "english")
-    assert "--stop-words [english]" in done("build", "-h").output
+    assert "--stop-words [english|none]" in done("build", "-h").output
 
 
 def test_shares_of_documents_are_told_from_counts(tmp_path):

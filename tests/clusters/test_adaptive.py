@@ -14,7 +14,8 @@ from helpers.faulty import environment, separate_cluster, small_store
 from helpers.sights import blind_to
 from threadpoolctl import threadpool_info
 
-from gmkcf_dask.cluster.resources import local_cluster, of_client
+from gmkcf_dask.cluster.local import local_cluster
+from gmkcf_dask.cluster.resources import of_client
 from gmkcf_dask.compute.plan import make_plan
 from gmkcf_dask.compute.runner import Runner, WorkerSize
 from gmkcf_dask.compute.tiled import ResidencyMonitor, TiledKernels

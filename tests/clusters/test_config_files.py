@@ -19,8 +19,7 @@ from helpers.paths import CONFIGS, ROOT
 from msgspec.structs import replace
 
 from gmkcf_dask.cluster.config import read_config
-from gmkcf_dask.cluster.process_settings import prepare
-from gmkcf_dask.cluster.resources import WORKER_ENVIRONMENT
+from gmkcf_dask.cluster.process_settings import WORKER_ENVIRONMENT, prepare
 from gmkcf_dask.cluster.schema import System
 from gmkcf_dask.cluster.tls import pages
 
@@ -147,7 +146,9 @@ def test_dask_itself_can_load_it(path):
 def test_job_script(system, monkeypatch):
     """GMKCF_SNAPSHOTS=write writes them anew, to be read before they are committed."""
     need_package("dask_jobqueue", INSTALL)
-    from gmkcf_dask.cluster.jobqueue import described, job_script
+    from helpers.cluster_files import job_script
+
+    from gmkcf_dask.cluster.jobqueue import described
 
     for name in WORKER_ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
@@ -168,7 +169,7 @@ def test_job_script(system, monkeypatch):
 def test_the_folder_of_a_job_is_one_word_whatever_its_variable(system, value):
     """The one in which a private folder is made, of which the worker is told."""
     need_package("dask_jobqueue", INSTALL)
-    from gmkcf_dask.cluster.jobqueue import job_script
+    from helpers.cluster_files import job_script
 
     for folder in ("$TMPDIR", "${TMPDIR}", "${TMPDIR:-/tmp}"):
         config = read_config(CONFIGS / "jobqueue" / f"{system}.yaml")
@@ -191,7 +192,7 @@ def test_the_folder_of_a_job_is_one_word_whatever_its_variable(system, value):
 
 def test_settings_of_the_file_are_exported_before_the_users_lines():
     need_package("dask_jobqueue", INSTALL)
-    from gmkcf_dask.cluster.jobqueue import job_script
+    from helpers.cluster_files import job_script
 
     config = read_config(CONFIGS / "jobqueue" / "slurm.yaml")
     own = {

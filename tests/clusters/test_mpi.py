@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from helpers.faulty import environment, serial_of, start, wait_until
+from helpers.faulty import AS_PAPER, environment, serial_of, start, wait_until
 from helpers.marks import mostly_slow
 from helpers.needs import need_package
 from helpers.places import certificates, command, ends, features, on_threads, tls_section
@@ -133,7 +133,7 @@ def test_what_is_wrong_on_all_ranks_is_said_once(more, sentence, mpiexec, tmp_pa
 
 @pytest.mark.cluster
 def test_a_signal_ends_every_rank_and_leaves_a_checkpoint(mpiexec, tmp_path):
-    more = ("--tol", 0, "--max-iter", 5000, "--checkpoint-every", 1)
+    more = ("--tol", 0, "--max-iter", 5000, "--checkpoint-every", 1, *AS_PAPER)
     features(tmp_path)
     process = under(mpiexec, 3, command(tmp_path, mpi_file(tmp_path), *more))
     assert wait_until(lambda: serial_of(tmp_path / "out"), process), process.communicate()

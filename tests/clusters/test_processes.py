@@ -3,7 +3,7 @@
 import pytest
 from helpers.places import certificates, dask_processes, refused, same_labels, tls_section
 
-from gmkcf_dask.cluster.launch import scheduler_address
+from gmkcf_dask.cluster.connect import scheduler_address
 
 pytestmark = pytest.mark.once
 
@@ -59,7 +59,7 @@ def test_an_expired_certificate_of_ours(tls_cluster, expired, tmp_path):
 
 
 def test_an_expired_certificate_of_the_scheduler(members, expired, tmp_path, monkeypatch):
-    monkeypatch.setattr("gmkcf_dask.cluster.resources.CONNECT_SECONDS", 3)
+    monkeypatch.setattr("gmkcf_dask.cluster.connect.CONNECT_SECONDS", 3)
     with dask_processes(tmp_path / "cluster", 0, expired) as file:
         scheduler_address(file, 60)
         text = f"gmkcf: {{kind: scheduler-file, path: {file}, tls: {tls_section(members)}}}"

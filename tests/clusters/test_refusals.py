@@ -15,7 +15,7 @@ INSTALL = "pip install 'gmkcf-dask[cluster-tests]'"
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr("gmkcf_dask.cluster.resources.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("gmkcf_dask.cluster.connect.CONNECT_SECONDS", 0.5)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from helpers.faulty import environment, outcome, run, serial_of
+from helpers.faulty import AS_PAPER, environment, outcome, run, serial_of
 from helpers.needs import need_package, need_program
 from helpers.paths import CONFIGS
 from helpers.slurm import private_slurm
@@ -20,7 +20,7 @@ from gmkcf_dask.store.lock import LockInfo, lock_path
 
 pytestmark = pytest.mark.cluster  # daemons of its own
 OPTIONS = ("-k", 3, "--kernels", "linear,rbf_1", "--block", 40, "--tol", 0, "--max-iter", 25,
-           "--checkpoint-every", 1, "--seed", 3)  # fmt: skip
+           "--checkpoint-every", 1, "--seed", 3, *AS_PAPER)  # fmt: skip
 ASKED = ("--ntasks", 3, "--mem-per-cpu", "1G", "--time", "1:00:00")
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
 

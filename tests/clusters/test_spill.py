@@ -18,7 +18,7 @@ from helpers.needs import need_package
 
 from gmkcf_dask.cluster.config import ClusterConfig
 from gmkcf_dask.cluster.launch import start
-from gmkcf_dask.cluster.resources import private_space
+from gmkcf_dask.cluster.process_settings import private_space
 
 SHARED = "dask-scratch-space"
 

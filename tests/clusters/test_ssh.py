@@ -12,7 +12,7 @@ from helpers.faulty import environment
 from helpers.needs import need_package
 from helpers.places import certificates, refused, same_labels, tls_section
 
-from gmkcf_dask.cluster.resources import WORKER_ENVIRONMENT
+from gmkcf_dask.cluster.process_settings import WORKER_ENVIRONMENT
 
 pytestmark = pytest.mark.once
 USER = "somebody"
@@ -141,8 +141,8 @@ def test_the_same_labels(encrypted, server, tmp_path):
 
 def test_workers_have_our_environment_and_the_settings_of_the_file(server, tmp_path):
     import dask
+    from helpers.cluster_files import parse_config
 
-    from gmkcf_dask.cluster.config import parse_config
     from gmkcf_dask.cluster.launch import start as start_config
 
     scratch = tmp_path / "scratch"

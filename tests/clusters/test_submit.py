@@ -15,6 +15,7 @@ import dask
 import numpy as np
 import pytest
 import yaml
+from helpers.cluster_files import parse_config
 from helpers.faulty import run
 from helpers.needs import need_package, need_program
 from helpers.paths import CONFIGS
@@ -22,9 +23,9 @@ from helpers.pod_security import violations
 from scipy import sparse
 
 from gmkcf_dask.cli import main
-from gmkcf_dask.cluster.config import parse_config
+from gmkcf_dask.cluster import threads
 from gmkcf_dask.cluster.jobqueue import described
-from gmkcf_dask.cluster.resources import WORKER_ENVIRONMENT
+from gmkcf_dask.cluster.process_settings import WORKER_ENVIRONMENT
 from gmkcf_dask.cluster.submit.config import from_config
 from gmkcf_dask.cluster.submit.kubernetes import KubernetesJob, manifest
 from gmkcf_dask.cluster.submit.memory import driver_memory
@@ -32,7 +33,13 @@ from gmkcf_dask.cluster.submit.progress import main as progress
 from gmkcf_dask.cluster.submit.slurm import SCHEDULER_BYTES, SlurmJob, mebibytes, slurm_script
 from gmkcf_dask.compute.costs import SCHEDULER_BYTES as IN_PLAN
 from gmkcf_dask.compute.plan import make_plan
+from gmkcf_dask.compute.runner import Runner
+from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.errors import InputError, PlanRefused
+from gmkcf_dask.kernels.specs import resolve_kernels
+from gmkcf_dask.pipeline.run import request_plan, store_plan
+from gmkcf_dask.store.build import build_store
+from gmkcf_dask.store.request import KernelRequest
 from gmkcf_dask.system.units import GIB
 
 JOBQUEUE = "pip install 'gmkcf-dask[jobqueue]'"
@@ -130,7 +137,7 @@ def test_an_example_that_is_copied_says_what_it_needs():
         ({"directives": ("--qos=a\n#SBATCH --uid=0",)}, "long form"),
         ({"directives": ('--comment="x',)}, "long form"),
         ({"directives": ("-p x",)}, "long form"),
-        ({"directives": ("--array=1-4",)}, "says it itself"),
+        ({"directives": ("--array=1-4",)}, "sets it itself"),
         ({"time": "soon"}, "time as Slurm"),
         ({"time": "2"}, "not more than the 120 seconds"),
         ({"ntasks": 1}, "at least 2"),
@@ -138,8 +145,8 @@ def test_an_example_that_is_copied_says_what_it_needs():
         ({"places": ("/a\nrm",)}, "in one line"),
         ({"mem": 64 * GIB}, "one of --mem-per-cpu and --mem"),
         ({"mem_per_cpu": None}, "one of --mem-per-cpu and --mem"),
-        ({"mem_per_cpu": None, "mem": 64 * GIB, "nodes": None}, "--nodes must be said"),
-        ({"directives": ("--ntasks-per-node=4",)}, "says it itself"),
+        ({"mem_per_cpu": None, "mem": 64 * GIB, "nodes": None}, "and needs --nodes"),
+        ({"directives": ("--ntasks-per-node=4",)}, "sets it itself"),
     ],
 )
 def test_nothing_gets_into_a_script_that_is_not_one_value(changed, said):
@@ -568,6 +575,24 @@ def test_a_matrix_tells_the_memory_of_its_driver(tmp_path, name):
     assert driver_memory("run", params | {"input_path": "texts/*.txt"}) is None
     path.write_bytes(path.read_bytes()[:60])
     assert driver_memory("run", params) is None
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
+def test_factored_kernels_tell_the_memory_of_their_driver(tmp_path, kind):
+    X = kind(np.random.default_rng(0).random((600, 20)))
+    path = tmp_path / "x.npz"
+    np.savez(path, X=X) if isinstance(X, np.ndarray) else sparse.save_npz(path, X)
+    wanted = KernelRequest(Corpus(X, tuple(map(str, range(600)))), resolve_kernels("local"))
+    store = build_store(tmp_path / "s.zarr", wanted, Runner())
+    for command, given, plan in (
+        ("run", {"input_path": str(path)}, request_plan(wanted, 40, threads(1))),
+        ("fit", {"store": store.path}, store_plan(store, 40, threads(1))),
+    ):
+        params = {"kernels": "local", "n_clusters": 40, **given}
+        found = driver_memory(command, params)
+        assert abs(found - SCHEDULER_BYTES - plan.driver_bytes) < 1 << 20
+    both = {"input_path": str(path), "kernels": "local,linear", "n_clusters": 40}
+    assert driver_memory("run", both) > driver_memory("run", both | {"kernels": "local"})
 
 
 def test_the_request_counts_the_driver_by_the_plan(here):

@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from helpers.faulty import FIT, THREADS, environment, outcome, run, small_store
+from helpers.commands import exits
+from helpers.faulty import THREADS, environment, outcome, short_fit
 from helpers.marks import mostly_slow
 
 KILLED = """
@@ -26,11 +27,7 @@ main()
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole")
-    small_store(folder / "s.zarr")
-    fit = ("fit", folder / "s.zarr", *FIT, *THREADS, "--max-iter", 10)
-    assert run(*fit, "--out", folder / "whole")[0] == 0
-    return fit, outcome(folder / "whole")
+    return short_fit(tmp_path_factory.mktemp("whole"), 10, *THREADS, block=40)
 
 
 @mostly_slow("moves", [1, 7, 8])  # the first of all; an npz; the JSON that goes with it
@@ -42,8 +39,7 @@ def test_the_older_generation_is_used(tmp_path, whole, moves):
         [sys.executable, "-c", KILLED, str(moves), *words], env=environment(), check=False
     )
     assert done.returncode == -9
-    code, err = run(*words, "--resume")
-    assert code == 0, err
+    err = exits(0, *words, "--resume").output
     assert ("no checkpoint" in err) == (moves == 1)
     assert outcome(out) == expected
     assert not (out / "checkpoint").exists(), "temporary files were left"

@@ -7,9 +7,9 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
+from helpers.commands import exits
 from helpers.refusals import FIT, KERNELS, THREADS, features, gmkcf
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gmkcf_dask.pipeline.benchmark.runs import Row, read_rows, write_rows
 from gmkcf_dask.results.csv_cells import cell_text, escaped_cell
@@ -43,8 +43,7 @@ def made(tmp_path_factory):
     np.savez(folder / "x.npz", X=X, ids=np.array(IDS), y=np.arange(30) % 3)
     for name, more in (("run", ()), ("raw", ("--raw-ids",))):
         how = (*FIT, *KERNELS, *THREADS, "--out", folder / name, *more)
-        found = gmkcf("run", folder / "x.npz", *how)
-        assert found.exit_code == 0, found.output
+        exits(0, "run", folder / "x.npz", *how)
     return folder
 
 
@@ -65,14 +64,11 @@ def test_ids_come_back(name, made, tmp_path):
     for file in (bare / "result.json", bare / "insight.json"):  # nothing knows the ids but the CSV
         file.write_text(file.read_text().replace(str(made), "/nowhere"))
     assert model_of_run(bare).training.ids == tuple(IDS)
-    scores = gmkcf("score", made / name)
-    assert scores.exit_code == 0, scores.output
+    exits(0, "score", made / name)
     for other in ("run", "raw"):  # either file says which sample is which
-        found = gmkcf("score", made / name, "--labels", made / other / "labels.csv")
-        assert found.exit_code == 0, found.output
+        found = exits(0, "score", made / name, "--labels", made / other / "labels.csv")
         assert "ACC    1.0000" in found.stdout
-    found = gmkcf("report", made / name, "--out", tmp_path / "report.html")
-    assert found.exit_code == 0, found.output
+    found = exits(0, "report", made / name, "--out", tmp_path / "report.html")
     insight = json.loads((made / name / "insight.json").read_text())
     assert insight["documents"]["ids"] == IDS
 
@@ -80,10 +76,9 @@ def test_ids_come_back(name, made, tmp_path):
 def test_predictions_start_no_formula(made, tmp_path):
     for more in ((), ("--raw-ids",)):
         out = tmp_path / f"p{len(more)}.csv"
-        found = gmkcf("predict", made / "run", made / "x.npz", "--out", out, *more, *THREADS)
-        assert found.exit_code == 0, found.output
+        exits(0, "predict", made / "run", made / "x.npz", "--out", out, *more, *THREADS)
         assert cells(out) == (IDS if more else [escaped_cell(name) for name in IDS])
-        assert gmkcf("score", made / "run", "--labels", out).exit_code == 0
+        exits(0, "score", made / "run", "--labels", out)
 
 
 def test_a_run_of_before_has_raw_ids(made, tmp_path):

@@ -5,21 +5,14 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from helpers.commands import exits
 from helpers.damage import HERE, content, flip_bit
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from gmkcf_dask.cli import main
 from gmkcf_dask.errors import DamagedStoreError, GmkcfError, StoreError
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.manifest import Manifest, sealed
 from gmkcf_dask.store.repair import repair_store
-
-
-def gmkcf(*arguments):
-    return CliRunner().invoke(main, [str(a) for a in arguments])
-
 
 # the manifest
 
@@ -49,8 +42,7 @@ def test_without_a_manifest_there_is_nothing_to_verify_or_repair(store, command,
         (store / "manifest.json").unlink()
     else:
         (store / "manifest.json").write_bytes(bytes(range(256)))
-    said = gmkcf(command, store)
-    assert said.exit_code == 4
+    said = exits(4, command, store)
     assert said.stderr.startswith("error: ")
     assert "manifest" in said.stderr
 
@@ -59,7 +51,7 @@ WRONG = {
     "n_samples": [-1, 0, 1.5, "60", True, None, 10**30, [60]],
     "n_features": [-1, None],
     "block_size": [0, 2**60, {}],
-    "precision": ["float16", None, [], {}],
+    "precision": ["float16", None, [], {}, "\ud800"],
     "kernels": [[], None, [1], [{"name": "../x", "normalization": "unit", "scaling": "none"}], "a"],
     "complete": [1, "yes", None],
     "tiles_done": [[0, 0], [-1], [99], None, "ab", [0.5], [[0]], {"a": 1}],
@@ -68,6 +60,7 @@ WRONG = {
     "stored_minima": [{}, [], {"rbf_1": "a"}],
     "differences": [[], {"a": None}, {"a": 10**400}, {"a": float("nan")}],
     "versions": [{"numpy": "\ud800"}, {"numpy": "1\n2"}, {"\ud800": "1"}],
+    "\ud800": [1],  # half a character
     "format_version": [None, "a\nb", 3.0, -1, "3" * 10**6],
     "vectors": [[], {"a": 1}],
     "inputs": [None, {"ids": 3}],
@@ -163,8 +156,7 @@ def test_metadata_that_we_do_not_write_is_refused_by_field(clean, store, change)
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
     with pytest.raises(DamagedStoreError, match=rf"kernels/rbf_1/zarr\.json of .* {field}"):
         KernelStore.open(store)
-    said = gmkcf("verify", store, "--cluster", "threads")
-    assert said.exit_code == 4
+    said = exits(4, "verify", store, "--cluster", "threads")
     assert said.stdout.startswith("kernels/rbf_1/zarr.json has ")
     assert field in said.stdout
     assert not repair_store(store, HERE).left

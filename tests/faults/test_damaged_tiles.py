@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from helpers.commands import exits, gmkcf
 from helpers.damage import (
     DAMAGES,
     HERE,
@@ -20,12 +20,9 @@ from helpers.damage import (
     tile_files,
 )
 from helpers.marks import mostly_slow
-from helpers.problems import fit_gmkcf
-from helpers.problems import kernels as some_kernels
-from helpers.problems import request as precomputed_request
+from helpers.problems import fit_gmkcf, kernels as some_kernels, request as precomputed_request
 from msgspec import structs
 
-from gmkcf_dask.cli import main
 from gmkcf_dask.compute.dense import DenseKernels
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.compute.tiled import TiledKernels
@@ -38,10 +35,6 @@ from gmkcf_dask.store.repair import repair_store
 from gmkcf_dask.store.verify import find_damage, open_unchecked
 
 pytestmark = pytest.mark.usefixtures("calm")
-
-
-def gmkcf(*arguments):
-    return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
 def fits(path):
@@ -74,28 +67,24 @@ def test_commands_say_it_with_exit_codes(clean, store, tmp_path):
     rng = np.random.default_rng(5)
     bad = [*swap(store, rng), *DAMAGES["delete"](store, rng)]
     where = ("--cluster", "threads")
-    assert gmkcf("verify", clean, *where).exit_code == 0
-    found = gmkcf("verify", store, *where)
-    assert found.exit_code == 4
+    exits(0, "verify", clean, *where)
+    found = exits(4, "verify", store, *where)
     for kernel, tile in bad:
         assert f"kernel {kernel} tile {tile} is " in found.stdout
     assert found.stderr.startswith("error: ")
-    fit = gmkcf("fit", store, "-k", 2, "--out", tmp_path / "run", *where)
-    assert fit.exit_code == 4
+    fit = exits(4, "fit", store, "-k", 2, "--out", tmp_path / "run", *where)
     assert f"gmkcf repair {store}" in fit.stderr
     assert not (tmp_path / "run").exists()
-    mended = gmkcf("repair", store, *where)
-    assert mended.exit_code == 0, mended.output
+    mended = exits(0, "repair", store, *where)
     assert f"{len(bad)} parts repaired" in mended.stdout
-    assert gmkcf("verify", store, *where).exit_code == 0
+    exits(0, "verify", store, *where)
     assert "nothing to repair" in gmkcf("repair", store, *where).stdout
     assert content(store) == content(clean)
 
 
 def test_info_reads_no_tile(store):
     shutil.rmtree(store / "kernels" / "cosine")
-    told = gmkcf("info", store)
-    assert told.exit_code == 0
+    told = exits(0, "info", store)
     for words in ("samples    60", "10 of 10 per kernel", "complete", "nobody", "rbf_0.5", "zarr"):
         assert words in told.stdout
 
@@ -126,8 +115,7 @@ def test_kernels_that_were_passed_in_cannot_be_repaired(rng, tmp_path):
     path = tmp_path / "s.zarr"
     build_store(path, precomputed_request(some_kernels(rng, 20, 2), block=8), HERE)
     tile_files(path)[0].unlink()
-    said = gmkcf("repair", path, "--cluster", "threads")
-    assert said.exit_code == 4
+    said = exits(4, "repair", path, "--cluster", "threads")
     assert "1 tile of kernel kernel_0 cannot be computed again, because a matrix" in said.stderr
 
 
@@ -199,10 +187,9 @@ def test_an_unfinished_store_is_not_verified(tmp_path):
     path = tmp_path / "s.zarr"
     made = store_at(path)
     structs.replace(made.manifest, complete=False, tiles_done=(0, 1)).write(path)
-    said = gmkcf("verify", path, "--cluster", "threads")
-    assert said.exit_code == 2
+    said = exits(2, "verify", path, "--cluster", "threads")
     assert "incomplete (2 of 10 tiles)" in said.stderr
     # damaged or not, what is marked is looked at before the build goes on
     tile_files(path)[0].write_bytes(b"")
     assert build_store(path, request(), HERE).manifest.complete
-    assert gmkcf("verify", path, "--cluster", "threads").exit_code == 0
+    exits(0, "verify", path, "--cluster", "threads")

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.io
-from helpers.refusals import K, gmkcf, raised
+from helpers.commands import exits
+from helpers.refusals import K, raised
 from scipy import sparse
 
 from gmkcf_dask.corpus import as_features, limits, matrices, read_corpus
@@ -72,7 +73,7 @@ def test_a_zip_bomb(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "most_bytes", lambda: 10_000_000)
     sentence = raised(lambda: read_corpus(tmp_path / "x.npz"), PlanRefused)
     assert "38.1 MiB" in sentence
-    assert gmkcf("plan", tmp_path / "x.npz", "-k", K).exit_code == 3
+    exits(3, "plan", tmp_path / "x.npz", "-k", K)
 
 
 def test_a_zip_bomb_that_lies_about_its_size(tmp_path):

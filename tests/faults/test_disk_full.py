@@ -7,11 +7,10 @@ import errno
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from helpers.commands import exits
 from helpers.damage import HERE, request, same_store, store_at
 from helpers.faulty import disk_of, mount
 
-from gmkcf_dask.cli import main
 from gmkcf_dask.errors import DiskFullError
 from gmkcf_dask.store import tile_reader as reader_module
 from gmkcf_dask.store.build import build_store
@@ -47,10 +46,7 @@ def test_a_full_disk_is_said_and_the_build_goes_on_later(small_disk, tmp_path):
 
 def test_the_plan_refuses_beforehand_with_the_bytes_that_are_needed(small_disk, tmp_path):
     np.save(tmp_path / "x.npy", request(N).corpus.X.toarray())
-    said = CliRunner().invoke(
-        main, ["build", str(tmp_path / "x.npy"), str(small_disk / "s.zarr"), "--cluster", "threads"]
-    )
-    assert said.exit_code == 3
+    said = exits(3, "build", tmp_path / "x.npy", small_disk / "s.zarr", "--cluster", "threads")
     assert "MiB" in said.stderr
     assert list(small_disk.iterdir()) == []
 

@@ -3,25 +3,13 @@
 import random
 import time
 
-from helpers.faulty import (
-    FIT,
-    THREADS,
-    kill,
-    outcome,
-    run,
-    serial_of,
-    small_store,
-    start,
-    wait_until,
-)
+from helpers.commands import exits
+from helpers.faulty import THREADS, kill, outcome, serial_of, short_fit, start, wait_until
 
 
 def test_killed_and_resumed(tmp_path):
-    small_store(tmp_path / "s.zarr")
-    options = ("--n-init", 2, "--solver", "accelerated", "--max-iter", 100)
-    fit = ("fit", tmp_path / "s.zarr", *FIT, *THREADS, *options)
-    code, err = run(*fit, "--out", tmp_path / "whole")
-    assert code == 0, err
+    options = ("--n-init", 2, "--solver", "accelerated")
+    fit, expected = short_fit(tmp_path, 100, *THREADS, *options, block=40)
     out, killed, dice = tmp_path / "killed", 0, random.Random(1)
     for _ in range(3):
         process = start(*fit, "--out", out, "--resume")
@@ -34,7 +22,6 @@ def test_killed_and_resumed(tmp_path):
             break
     assert killed >= 1
     if not (out / "result.json").exists():
-        code, err = run(*fit, "--out", out, "--resume")
-        assert code == 0, err
-    assert outcome(out) == outcome(tmp_path / "whole")
+        exits(0, *fit, "--out", out, "--resume")
+    assert outcome(out) == expected
     assert not (out / "checkpoint").exists()

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 from helpers.entries import ESTIMATORS, on_kernels
 from helpers.refusals import N, features, kernel, raised
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
 
 from gmkcf_dask import GMKCF, KCF
+from gmkcf_dask.compute.lockstep import ProductRequest, Products, refuse_nonfinite
 from gmkcf_dask.errors import NumericsError, NumericsWarning
 from gmkcf_dask.methods import updates
 from gmkcf_dask.methods.factorize import Factorization, Iterate, finish, refuse_negative
-from gmkcf_dask.methods.lockstep import ProductRequest, Products, refuse_nonfinite
 
 SIZES = st.sampled_from([0.0, 1e-320, 1e-300, 1e-160, 1e-30, 1.0, 3.0, 1e30, 1e75])
 FACTORS = hnp.arrays(np.float64, (5, 2), elements=SIZES)

@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+from helpers.commands import exits
 from helpers.damage import store_at
 from helpers.faulty import FIT, THREADS, outcome, run, small_store
 
@@ -15,6 +16,7 @@ from gmkcf_dask.system import retry
 
 COMMANDS = (
     "build", "fit", "run", "predict", "score", "report", "info", "verify", "repair", "suggest-k",
+    "compare",
 )  # fmt: skip
 READERS = tuple(name for name in COMMANDS if name not in ("build", "run"))
 
@@ -56,6 +58,7 @@ def command(name, place):
         "verify": (store,),
         "repair": (store,),
         "suggest-k": (store, "--ks", "2-3", "--restarts", 2),
+        "compare": (store, "-k", 3),
     }
     words = (name, *how[name])
     return words if name in ("info", "report") else (*words, *THREADS)
@@ -81,8 +84,7 @@ def remove_manifest(place):
 def test_a_damaged_manifest_is_4(place, name, damage):
     damage(place)
     (place / "run" / "insight.json").unlink()  # so that `report` needs the store
-    code, said = run(*command(name, place))
-    assert code == 4, said
+    said = exits(4, *command(name, place)).output
     assert "manifest" in said
 
 
@@ -90,16 +92,14 @@ def test_a_damaged_manifest_is_4(place, name, damage):
 def test_a_store_that_is_not_there_is_2(place, name):
     shutil.rmtree(place / "x.zarr")
     (place / "run" / "insight.json").unlink()
-    code, said = run(*command(name, place))
-    assert code == 2, said
+    exits(2, *command(name, place))
 
 
 @pytest.mark.parametrize("name", ["predict", "score", "report"])
 def test_a_damaged_result_is_4(place, name):
     (place / "run" / "result.json").write_text("{")
     (place / "run" / "insight.json").unlink()
-    code, said = run(*command(name, place))
-    assert code == 4, said
+    said = exits(4, *command(name, place)).output
     assert "result.json" in said
 
 
@@ -117,8 +117,7 @@ def test_a_manifest_that_cannot_be_read_is_5_or_2(place, monkeypatch, name, numb
 
     (place / "run" / "insight.json").unlink()
     monkeypatch.setattr(os, "open", failing)
-    code, said = run(*command(name, place))
-    assert code == expected, said
+    said = exits(expected, *command(name, place)).output
     assert os.strerror(number) in said
     assert manifest in said
 
@@ -130,8 +129,7 @@ def test_a_store_being_written_is_6(place, name):
     )
     if name != "repair":
         shutil.rmtree(place / "x.zarr")
-    code, said = run(*command(name, place))
-    assert code == 6, said
+    said = exits(6, *command(name, place)).output
     assert f"process {os.getpid()}" in said
 
 
@@ -147,8 +145,7 @@ def test_resume_writes_the_report_that_is_missing(tmp_path, left):
     for name in {"insight.json", "report.html"} - set(left):
         (tmp_path / "out" / name).unlink()
     (tmp_path / "out" / f".report.html.{'a' * 32}").write_text("half")
-    code, said = run(*fit, "--resume")
-    assert code == 0, said
+    said = exits(0, *fit, "--resume").output
     assert "report.html was written" in said
     assert outcome(tmp_path / "out") == whole
     after = snapshot(tmp_path / "out")

@@ -56,6 +56,18 @@ def test_without_a_digest_of_the_features(example, changed):
     assert _command("verify", str(forge(example, changed, inputs={}))) == 4
 
 
+@pytest.mark.parametrize("what", ["features", "ids", "terms"])
+def test_inputs_under_other_names(example, changed, what):
+    """Found by the fuzzer: ids would be read as none."""
+    held = json.loads((example / STORE / "manifest.json").read_text())["inputs"]
+    digest = held.pop(what)
+    for inputs in (held, {**held, f"{what}x": digest}, {**held, what: digest, "../x": digest}):
+        store = forge(example, changed, inputs=inputs)
+        with pytest.raises(DamagedStoreError, match="inputs cannot be right"):
+            KernelStore.open(store)
+        assert _command("verify", str(store)) == 4
+
+
 @pytest.mark.parametrize("n_features", [5, 12])
 def test_another_number_of_features(example, changed, n_features, tmp_path):
     store = forge(example, changed, n_features=n_features)

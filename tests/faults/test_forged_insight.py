@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 import pytest
+from helpers.commands import exits
 from helpers.insights import make_insight
-from helpers.refusals import gmkcf
 
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.results.report.render import render_report
@@ -107,8 +107,7 @@ FORGED = [
 def test_the_command_names_the_field(path, value, tmp_path):
     text = json.dumps(forged(path, "FORGED")).replace('"FORGED"', value)
     (tmp_path / "insight.json").write_text(text)
-    found = gmkcf("report", tmp_path)
-    assert found.exit_code == 2, found.output
+    found = exits(2, "report", tmp_path)
     assert as_written(path) in found.stderr
     assert found.stderr.count("\n") == 1
     assert not (tmp_path / "report.html").exists()
@@ -137,8 +136,7 @@ def test_the_command_names_the_field(path, value, tmp_path):
 )
 def test_numbers_that_cannot_be(path, value, tmp_path):
     (tmp_path / "insight.json").write_text(json.dumps(forged(path, value)))
-    found = gmkcf("report", tmp_path)
-    assert found.exit_code == 2, found.output
+    exits(2, "report", tmp_path)
 
 
 def test_deep_nesting_is_a_sentence(tmp_path):
@@ -146,7 +144,7 @@ def test_deep_nesting_is_a_sentence(tmp_path):
     for levels in (100, 100_000):
         nested = "[" * levels + "]" * levels
         (tmp_path / "insight.json").write_text(deep.replace('"FORGED"', nested))
-        assert gmkcf("report", tmp_path).exit_code == 2
+        exits(2, "report", tmp_path)
 
 
 def test_a_forged_insight_of_a_run_is_made_again(tmp_path):
@@ -154,21 +152,20 @@ def test_a_forged_insight_of_a_run_is_made_again(tmp_path):
     store, out = tmp_path / "s.zarr", tmp_path / "run"
     np.save(tmp_path / "x.npy", np.random.default_rng(0).random((30, 4)))
     threads = ("--cluster", "threads")
-    assert gmkcf("build", tmp_path / "x.npy", store, "--kernels", "rbf_1", *threads).exit_code == 0
+    exits(0, "build", tmp_path / "x.npy", store, "--kernels", "rbf_1", *threads)
     fit = ("fit", store, "-k", 2, "--out", out, *threads)
-    assert gmkcf(*fit).exit_code == 0
+    exits(0, *fit)
     insight, whole = out / "insight.json", read_insight(out)
 
     def forge():
         insight.write_text(insight.read_text().replace('"n_samples":30', '"n_samples":1e999'))
 
     forge()
-    refusal = gmkcf("report", out)
-    assert refusal.exit_code == 2
+    refusal = exits(2, "report", out)
     assert "remove insight.json and make it again with gmkcf report" in refusal.stderr
     insight.unlink()
-    assert gmkcf("report", out).exit_code == 0
+    exits(0, "report", out)
     assert read_insight(out).clusters == whole.clusters
     forge()
-    assert gmkcf(*fit, "--resume").exit_code == 0
+    exits(0, *fit, "--resume")
     assert read_insight(out).clusters == whole.clusters

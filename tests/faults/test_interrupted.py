@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 
 import pytest
+from helpers.commands import exits
 from helpers.faulty import environment, outcome, run, serial_of, small_store, start, wait_until
 from helpers.marks import mostly_slow
 
@@ -50,8 +51,7 @@ def test_a_signal_ends_in_a_checkpoint(tmp_path, number, code, where):
     assert "--resume" in err
     assert "--overwrite" in err
     words[words.index("--cluster") + 1] = "threads"
-    code, err = run(*words)
-    assert code == 0, err
+    exits(0, *words)
     again = ("fit", store, *how, "--cluster", "threads", "--out", tmp_path / "whole")
     assert run(*again)[0] == 0
     assert outcome(out) == outcome(tmp_path / "whole")

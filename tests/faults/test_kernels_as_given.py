@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from helpers.commands import exits
 from helpers.entries import ESTIMATORS, on_kernels
 from helpers.refusals import (
     K,
     N,
     all_named,
     features,
-    gmkcf,
     kernel,
     raised,
 )
@@ -109,6 +109,5 @@ def test_mixed_shapes_are_told_with_both_sizes():
 def test_the_command_line_takes_features_only(tmp_path):
     """A stack of kernels in a file is told what it would need to be."""
     np.save(tmp_path / "k.npy", np.stack([kernel()] * 2))
-    found = gmkcf("plan", tmp_path / "k.npy", "-k", K)
-    assert found.exit_code == 2
+    found = exits(2, "plan", tmp_path / "k.npy", "-k", K)
     assert "precomputed" in found.stderr

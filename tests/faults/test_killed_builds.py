@@ -9,12 +9,11 @@ import time
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from helpers.commands import exits
 from helpers.damage import HERE, content, corpus, request, same_store, start_build, store_at
 from helpers.marks import mostly_slow
 
-from gmkcf_dask.cli import main
-from gmkcf_dask.cluster.resources import local_cluster
+from gmkcf_dask.cluster.local import local_cluster
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.store import build as build_module
 from gmkcf_dask.store.build import build_store
@@ -29,7 +28,7 @@ KILLS = int(os.environ.get("GMKCF_KILLS", "3"))
 @pytest.mark.cluster
 def test_workers_killed_during_build(tmp_path, monkeypatch):
     """Two workers, one killed between the first batches: the store is that of a clean build."""
-    monkeypatch.setattr("gmkcf_dask.store.tile_tasks._BATCHES", 4)
+    monkeypatch.setattr("gmkcf_dask.compute.build_tasks._BATCHES", 4)
     killed = []
     with local_cluster(2, GIB) as client:
 
@@ -49,15 +48,11 @@ def test_workers_killed_during_build(tmp_path, monkeypatch):
 OPTIONS = ("--kernels", "rbf_1,cosine", "--block", "8", "--cluster", "threads")
 
 
-def gmkcf(*arguments):
-    return CliRunner().invoke(main, [str(a) for a in arguments])
-
-
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory):
     folder = tmp_path_factory.mktemp("clean")
     np.save(folder / "x.npy", corpus(200).X.toarray())
-    assert gmkcf("build", folder / "x.npy", folder / "s.zarr", *OPTIONS).exit_code == 0
+    exits(0, "build", folder / "x.npy", folder / "s.zarr", *OPTIONS)
     return folder
 
 
@@ -77,8 +72,7 @@ def test_driver_killed_during_build(tmp_path, clean, number):
     torn = lease.exists() and not was_locked  # killed while it wrote the lease itself
     if torn:
         os.utime(lease, (1, 1))
-    resumed = gmkcf(*build, *(["--force"] if torn else []))
-    assert resumed.exit_code == 0, resumed.output
+    resumed = exits(0, *build, *(["--force"] if torn else []))
     assert ("taken over from process" in resumed.stderr) == was_locked
     assert same_store(tmp_path / "s.zarr", clean / "s.zarr")
     assert [entry.name for entry in tmp_path.iterdir()] == ["s.zarr"]

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from helpers.commands import exits
 from helpers.entries import ESTIMATORS, KERNELS, on_kernels, refused_everywhere
 from helpers.marks import mostly_slow
-from helpers.refusals import THREADS, N, features, gmkcf, kernel, raised, refused
+from helpers.refusals import THREADS, N, features, kernel, raised, refused
 from scipy import sparse
 
 from gmkcf_dask import GMKCF, FunctionKernel
@@ -83,7 +84,7 @@ def test_the_same_kernels_in_float64(scale, tmp_path):
     np.save(tmp_path / "x.npy", features() * scale)
     how = ("--kernels", "linear,poly_a0_b2", "--precision", "float64", *AS_THEY_ARE, *THREADS)
     out = ("-k", 3, "--max-iter", 10, "--out", tmp_path / "run")
-    assert gmkcf("run", tmp_path / "x.npy", *out, *how).exit_code == 0
+    exits(0, "run", tmp_path / "x.npy", *out, *how)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

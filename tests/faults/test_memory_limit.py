@@ -7,7 +7,8 @@ import dask.array as da
 import pytest
 from helpers.faulty import goes_on, outcome, short_fit, start
 
-from gmkcf_dask.cluster.resources import local_cluster, of_client
+from gmkcf_dask.cluster.local import local_cluster
+from gmkcf_dask.cluster.resources import of_client
 from gmkcf_dask.errors import WorkersKilled
 from gmkcf_dask.system.units import GIB
 
@@ -41,7 +42,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gmkcf_dask.compute import tile_tasks as tasks
+from gmkcf_dask.compute import tiled as tasks
 
 def greedy(real):
     def product(*arguments, **options):

@@ -5,7 +5,8 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers.refusals import FIT, KERNELS, THREADS, features, gmkcf
+from helpers.commands import exits
+from helpers.refusals import FIT, KERNELS, THREADS, features
 
 from gmkcf_dask.errors import DamagedStoreError
 from gmkcf_dask.results.finished_run import store_of_run
@@ -18,8 +19,7 @@ def made(tmp_path):
     """A run with labels, and what its commands say and write."""
     np.savez(tmp_path / "x.npz", X=features(), y=np.arange(30) % 3)
     how = (*FIT, *KERNELS, *THREADS, "--out", tmp_path / "run")
-    found = gmkcf("run", tmp_path / "x.npz", *how)
-    assert found.exit_code == 0, found.output
+    exits(0, "run", tmp_path / "x.npz", *how)
     return tmp_path
 
 
@@ -27,12 +27,9 @@ def told(run, new, out):
     """What score, predict and report give."""
     out.mkdir()
     (run / "insight.json").unlink(missing_ok=True)  # so that the report is made from the store
-    said = gmkcf("score", run)
-    assert said.exit_code == 0, said.output
-    placed = gmkcf("predict", run, new, "--out", out / "new.csv", *THREADS)
-    assert placed.exit_code == 0, placed.output
-    page = gmkcf("report", run, "--out", out / "report.html")
-    assert page.exit_code == 0, page.output
+    said = exits(0, "score", run)
+    exits(0, "predict", run, new, "--out", out / "new.csv", *THREADS)
+    exits(0, "report", run, "--out", out / "report.html")
     insight = json.loads((run / "insight.json").read_text())
     kept = {name: insight[name] for name in ("clusters", "documents", "kernels", "fused")}
     return said.stdout, (out / "new.csv").read_bytes(), kept
@@ -71,22 +68,20 @@ def test_another_store_inside_is_not_its_own(made):
     """Content decides: a store of other data in the place of the copy is passed over."""
     before = told(made / "run", made / "x.npz", made / "before")
     np.savez(made / "other.npz", X=features() + 1, y=np.arange(30) % 3)
-    found = gmkcf("build", made / "other.npz", made / "other.zarr", *KERNELS, *THREADS)
-    assert found.exit_code == 0, found.output
+    exits(0, "build", made / "other.npz", made / "other.zarr", *KERNELS, *THREADS)
     copy = shutil.copytree(made / "run", made / "copy")
     shutil.rmtree(copy / "store.zarr")
     shutil.copytree(made / "other.zarr", copy / "store.zarr")
     assert told(copy, made / "x.npz", made / "after") == before
     shutil.rmtree(made / "run")
-    assert gmkcf("score", copy).exit_code == 2
+    exits(2, "score", copy)
 
 
 def test_runs_of_several_kernels_share_the_store_above_them(made):
     how = ("--method", "kkm", "--kernel", "all", "-k", 3, *KERNELS, *THREADS)
-    found = gmkcf("run", made / "x.npz", *how, "--out", made / "all")
-    assert found.exit_code == 0, found.output
+    exits(0, "run", made / "x.npz", *how, "--out", made / "all")
     moved = (made / "all").rename(made / "moved")
-    assert gmkcf("score", moved / "rbf_1").exit_code == 0
+    exits(0, "score", moved / "rbf_1")
     store = store_of_run(read_result(moved / "rbf_1"), moved / "rbf_1")
     assert isinstance(store, KernelStore)
     assert str(store.path) == str(moved / "store.zarr")
@@ -99,5 +94,4 @@ def test_a_damaged_store_is_damage(made, monkeypatch):
         raise DamagedStoreError(f"{place} is damaged")
 
     monkeypatch.setattr(KernelStore, "open", damaged)
-    found = gmkcf("score", made / "run")
-    assert found.exit_code == 4, found.output
+    exits(4, "score", made / "run")

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import scipy.io
+from helpers.commands import exits
 from helpers.damage import HERE, content, flip, request, store_at
 from helpers.faulty import (
     FIT,
@@ -18,9 +19,9 @@ from helpers.faulty import (
     disk_of,
     environment,
     fill,
-    mount,
     outcome,
     run,
+    short_fit,
     small_store,
     start,
 )
@@ -59,8 +60,7 @@ def texts(path, n=60, words=400):
 
 def test_a_full_tmpdir_while_texts_are_read_is_3(tmp_path, temporary_disk):
     fill(temporary_disk, 16384)
-    code, said = run("plan", texts(tmp_path / "texts"), "-k", 2, "--min-df", 1, *THREADS)
-    assert code == 3, said
+    said = exits(3, "plan", texts(tmp_path / "texts"), "-k", 2, "--min-df", 1, *THREADS).output
     names_folder_needed_and_free(said, temporary_disk)
     assert [entry.name for entry in temporary_disk.iterdir()] == ["full"]
 
@@ -69,8 +69,7 @@ def test_a_full_tmpdir_while_texts_are_read_is_3(tmp_path, temporary_disk):
 def test_a_full_tmpdir_while_a_mat_file_is_read_is_3(tmp_path, temporary_disk, left):
     scipy.io.savemat(tmp_path / "x.mat", {"X": np.random.default_rng(0).random((200, 50))})
     fill(temporary_disk, left)
-    code, said = run("plan", tmp_path / "x.mat", "-k", 2, *THREADS)
-    assert code == 3, said
+    said = exits(3, "plan", tmp_path / "x.mat", "-k", 2, *THREADS).output
     names_folder_needed_and_free(said, temporary_disk)
     assert [entry.name for entry in temporary_disk.iterdir()] == ["full"]
 
@@ -100,8 +99,7 @@ def test_trouble_of_tmpdir_is_no_harm_of_a_mat_file(tmp_path, monkeypatch):
     from gmkcf_dask.corpus import matrices
 
     scipy.io.savemat(tmp_path / "x.mat", {"X": np.eye(3)})
-    ended = f"ended with exit code {matrices.CANNOT_WRITE + errno.EIO}"
-    monkeypatch.setattr(matrices, "run_child", lambda pairs, seconds: ended)
+    monkeypatch.setattr(matrices, "run_child", lambda *_: matrices.CANNOT_WRITE + errno.EIO)
     with pytest.raises(StorageError, match=os.strerror(errno.EIO)):
         read_corpus(tmp_path / "x.mat")
 
@@ -112,14 +110,8 @@ def test_trouble_of_tmpdir_is_no_harm_of_a_mat_file(tmp_path, monkeypatch):
 @pytest.fixture
 def few_files(tmp_path):
     """A file system with room for 60 files."""
-    folder = tmp_path / "few"
-    folder.mkdir()
-    if mount("-t", "tmpfs", "-o", "size=8m,nr_inodes=60", "tmpfs", str(folder)):
-        pytest.skip("no right to mount a file system here")
-    try:
+    with disk_of(tmp_path / "few", "8m", "nr_inodes=60") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def test_too_few_inodes_are_refused_before_work(few_files):
@@ -130,8 +122,9 @@ def test_too_few_inodes_are_refused_before_work(few_files):
 
 def test_the_command_says_3_for_too_few_inodes(few_files, tmp_path):
     np.save(tmp_path / "x.npy", request().corpus.X.toarray())
-    code, said = run("build", tmp_path / "x.npy", few_files / "s.zarr", "--block", 8, *KERNELS)
-    assert code == 3, said
+    said = exits(
+        3, "build", tmp_path / "x.npy", few_files / "s.zarr", "--block", 8, *KERNELS
+    ).output
     assert str(few_files) in said
     assert "free inodes" in said
 
@@ -157,8 +150,7 @@ def test_a_disk_that_is_full_from_the_beginning_is_3(tmp_path):
     np.save(tmp_path / "x.npy", request().corpus.X.toarray())
     with disk_of(tmp_path / "disk", "1m") as disk:
         fill(disk, 0)
-        code, said = run("build", tmp_path / "x.npy", disk / "s.zarr", *KERNELS)
-        assert code == 3, said
+        said = exits(3, "build", tmp_path / "x.npy", disk / "s.zarr", *KERNELS).output
         assert str(disk) in said
 
 
@@ -168,8 +160,7 @@ def test_a_repair_on_a_full_disk_is_3(tmp_path):
         before = content(disk / "s.zarr")
         flip(disk / "s.zarr", np.random.default_rng(0))
         more = fill(disk, 0)
-        code, said = run("repair", disk / "s.zarr", *THREADS)
-        assert code == 3, said
+        said = exits(3, "repair", disk / "s.zarr", *THREADS).output
         assert f"the disk of {disk / 's.zarr'} is full" in said
         more.unlink()
         assert repair_store(disk / "s.zarr", HERE).left == ()
@@ -177,9 +168,7 @@ def test_a_repair_on_a_full_disk_is_3(tmp_path):
 
 
 def test_a_full_disk_when_a_resumable_fit_writes_its_results_is_5(tmp_path, monkeypatch):
-    small_store(tmp_path / "s.zarr")
-    fit = ("fit", tmp_path / "s.zarr", *FIT, "--max-iter", 6, *THREADS)
-    assert run(*fit, "--out", tmp_path / "whole")[0] == 0
+    fit, expected = short_fit(tmp_path, 6, *THREADS, block=40)
     with monkeypatch.context() as patch:
 
         def full(path, values):
@@ -191,7 +180,7 @@ def test_a_full_disk_when_a_resumable_fit_writes_its_results_is_5(tmp_path, monk
     assert "--resume" in said
     assert str(tmp_path / "out") in said
     assert run(*fit, "--out", tmp_path / "out", "--resume")[0] == 0
-    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+    assert outcome(tmp_path / "out") == expected
 
 
 def test_a_full_disk_at_the_first_file_of_a_fit_names_its_folder(tmp_path):

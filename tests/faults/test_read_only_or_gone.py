@@ -1,17 +1,16 @@
 """Row: read-only or vanished store. Reading needs no writing; what is gone is said, no zeros."""
 
-import subprocess
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from helpers.commands import exits
 from helpers.damage import HERE, content, request, store_at, tile_files
+from helpers.faulty import disk_of, mount
 from helpers.problems import fit_gmkcf
 from msgspec import structs
 
-from gmkcf_dask.cli import main
 from gmkcf_dask.cluster.resources import threads
 from gmkcf_dask.compute.plan import make_plan
 from gmkcf_dask.compute.runner import WorkerSize
@@ -27,27 +26,18 @@ from gmkcf_dask.system.units import GIB
 pytestmark = pytest.mark.usefixtures("calm")
 
 
-def gmkcf(*arguments):
-    return CliRunner().invoke(main, [*map(str, arguments), "--cluster", "threads"])
+THREADS = ("--cluster", "threads")
 
 
 @pytest.fixture
 def disk(tmp_path):
     """A file system that can be made read-only."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    try:
-        done = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], capture_output=True)
-    except OSError:
-        pytest.skip("no mount here")
-    if done.returncode:
-        pytest.skip("no right to mount a file system here")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
+    with disk_of(tmp_path / "disk", "64m") as folder:
+        yield folder
 
 
 def read_only(folder):
-    subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+    assert mount("-o", "remount,ro", str(folder)) == 0
 
 
 def test_a_read_only_store_is_read(disk, tmp_path):
@@ -55,10 +45,9 @@ def test_a_read_only_store_is_read(disk, tmp_path):
     store_at(path)
     before = content(path)
     read_only(disk)
-    assert gmkcf("verify", path).exit_code == 0
-    assert CliRunner().invoke(main, ["info", str(path)]).exit_code == 0
-    fitted = gmkcf("fit", path, "-k", 2, "--max-iter", 3, "--out", tmp_path / "run")
-    assert fitted.exit_code == 0, fitted.output
+    exits(0, "verify", path, *THREADS)
+    exits(0, "info", path)
+    exits(0, "fit", path, "-k", 2, "--max-iter", 3, "--out", tmp_path / "run", *THREADS)
     assert build_store(path, request(), HERE).manifest.complete
     assert content(path) == before
 
@@ -93,8 +82,7 @@ def test_writing_into_a_read_only_store_is_refused_in_a_sentence(disk):
     read_only(disk)
     with pytest.raises(InputError, match=r"cannot write the store at .*Read-only file system"):
         build_store(path, request(), HERE)
-    said = gmkcf("repair", disk / "whole.zarr")
-    assert said.exit_code == 2
+    said = exits(2, "repair", disk / "whole.zarr", *THREADS)
     assert "Read-only file system" in said.stderr
     with pytest.raises(InputError, match="cannot write the store"):
         build_store(disk / "new.zarr", request(), HERE)
@@ -129,8 +117,7 @@ def test_a_store_replaced_during_a_fit_is_not_mixed_with_the_new_one(tmp_path):
 
 def test_what_was_never_there(tmp_path):
     for command in ("verify", "repair", "info"):
-        said = CliRunner().invoke(main, [command, str(tmp_path / "no.zarr")])
-        assert said.exit_code == 2
+        said = exits(2, command, tmp_path / "no.zarr")
         assert "there is no kernel store" in said.stderr
     with pytest.raises(StoreError, match="there is no kernel store"):
         repair_store(tmp_path / "no.zarr", HERE)

@@ -38,7 +38,7 @@ def broken_off(path, monkeypatch, after=5, **options):
 
     with monkeypatch.context() as patch:
         patch.setattr(build_module, "_SECONDS_BETWEEN_MANIFESTS", -1.0)
-        patch.setattr("gmkcf_dask.store.tile_tasks._BATCHES", 10)
+        patch.setattr("gmkcf_dask.compute.build_tasks._BATCHES", 10)
         with pytest.raises(KeyboardInterrupt):
             build(path, listen, **options)
     open_array.cache_clear()  # as in another process

@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from helpers.faulty import FIT, THREADS, disk_of, fill, outcome, run, small_store
+from helpers.commands import exits
+from helpers.faulty import FIT, THREADS, disk_of, fill, outcome, run, short_fit, small_store
 from helpers.marks import mostly_slow
 
 from gmkcf_dask.compute.tiled import TiledKernels
@@ -34,9 +35,8 @@ def in_scratch(monkeypatch):
 def test_a_full_disk_is_said_and_the_fit_goes_on_later(
     disk, tmp_path, monkeypatch, where, generation
 ):
-    store, made, filled = small_store(disk / "s.zarr"), [], []
-    fit = ("fit", store.path, *FIT, "--max-iter", 5)
-    assert run(*fit, *THREADS, "--out", tmp_path / "whole")[0] == 0
+    fit, expected = short_fit(tmp_path, 5, block=40, store=disk / "s.zarr")
+    made, filled = [], []
     before = sorted(disk.iterdir())
 
     def create(self):
@@ -53,17 +53,17 @@ def test_a_full_disk_is_said_and_the_fit_goes_on_later(
         code, said = run(*fit, *here, "--out", tmp_path / "out")
     assert code == (3 if generation == 1 else 5), said  # 5: there is a checkpoint to go on from
     assert f"the disk of the scratch folder {disk / '.s.zarr.scratch-'}" in said
-    need = r"is full: the fused kernel needs up to 62\.5 KiB and 3\d\.\d KiB are free"
+    # 32 KiB, less or more by a tile that another thread writes or removes just then
+    need = r"is full: the fused kernel needs up to 62\.5 KiB and [23]\d\.\d KiB are free"
     assert re.search(need, said), said
     assert ("--resume" in said) == (generation > 1)
     assert "Traceback" not in said
     assert sorted(disk.iterdir()) == sorted([*before, *filled]), "half a kernel was left"
     assert not (tmp_path / "out" / "result.json").exists()
     filled[0].unlink()
-    code, said = run(*fit, *THREADS, "--out", tmp_path / "out", "--resume")
-    assert code == 0, said
+    said = exits(0, *fit, *THREADS, "--out", tmp_path / "out", "--resume").output
     assert ("no checkpoint" in said) == (generation == 1)
-    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+    assert outcome(tmp_path / "out") == expected
     assert sorted(disk.iterdir()) == before
 
 
@@ -82,7 +82,6 @@ def test_not_even_room_for_the_folder(disk, tmp_path, monkeypatch):
 
     original = ScratchFolder._open
     monkeypatch.setattr(ScratchFolder, "_open", full)
-    code, said = run(*fit, "--out", tmp_path / "out")
-    assert code == 5, said
+    said = exits(5, *fit, "--out", tmp_path / "out").output
     assert "scratch folder" in said
     assert "--resume" in said

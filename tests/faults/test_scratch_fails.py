@@ -4,8 +4,7 @@ import errno
 import os
 
 import pytest
-from helpers.faulty import FIT, THREADS, goes_on, outcome, small_store
-from helpers.faulty import run as gmkcf
+from helpers.faulty import THREADS, goes_on, outcome, run as gmkcf, short_fit
 from helpers.marks import mostly_slow
 
 from gmkcf_dask.compute.tiled import TiledKernels
@@ -28,9 +27,8 @@ def test_a_place_that_fails_leaves_the_checkpoint(tmp_path, monkeypatch, number)
     monkeypatch.setattr(
         pipeline, "stored_kernels", lambda store, _, r: TiledKernels(store, r.runner, "scratch")
     )
-    store, opened = small_store(tmp_path / "s.zarr"), []
-    fit = ("fit", store.path, *FIT, *THREADS, "--max-iter", 5)
-    assert gmkcf(*fit, "--out", tmp_path / "whole")[0] == 0
+    fit, expected = short_fit(tmp_path, 5, *THREADS, block=40)
+    opened = []
 
     def fail(self):
         opened.append(self)
@@ -47,7 +45,7 @@ def test_a_place_that_fails_leaves_the_checkpoint(tmp_path, monkeypatch, number)
     assert os.strerror(number) in said
     assert has_checkpoint(tmp_path / "out" / "checkpoint")
     goes_on(said)
-    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
+    assert outcome(tmp_path / "out") == expected
 
 
 @pytest.mark.parametrize(

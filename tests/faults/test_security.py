@@ -17,6 +17,7 @@ import numpy as np
 import psutil
 import pytest
 from helpers.certificates import make_certificates
+from helpers.commands import exits
 from helpers.insights import make_result
 from helpers.refusals import FIT, KERNELS, THREADS, K, features, gmkcf, raised, refused
 from msgspec.structs import replace
@@ -24,7 +25,8 @@ from msgspec.structs import replace
 from gmkcf_dask import GMKCF, Precomputed
 from gmkcf_dask.cluster.config import ClusterConfig
 from gmkcf_dask.cluster.launch import start
-from gmkcf_dask.cluster.resources import Access, local_cluster, of_client
+from gmkcf_dask.cluster.local import local_cluster
+from gmkcf_dask.cluster.resources import of_client
 from gmkcf_dask.cluster.tls import Certificates, certificates, is_loopback
 from gmkcf_dask.errors import (
     ClusterError,
@@ -47,7 +49,7 @@ LOCAL = ClusterConfig("local", workers=1, memory=GIB)
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr("gmkcf_dask.cluster.resources.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("gmkcf_dask.cluster.connect.CONNECT_SECONDS", 0.5)
 
 
 @pytest.fixture
@@ -148,7 +150,7 @@ def theirs(tmp_path_factory, ours):
 
 @pytest.fixture(scope="module")
 def tls_cluster(ours):
-    with local_cluster(1, GIB, Access(ours)) as client:
+    with local_cluster(1, GIB, ClusterConfig("local", certificates=ours)) as client:
         yield client
 
 
@@ -167,8 +169,7 @@ def test_a_job_runs_through_tls(tls_cluster, ours, tmp_path):
     np.save(tmp_path / "x.npy", features())
     address = ("--cluster", tls_cluster.scheduler.address, *options_of(ours))
     out = (*FIT, "--max-iter", 2, "--out", tmp_path / "run", "--block", 10, *KERNELS)
-    found = gmkcf("run", tmp_path / "x.npy", *out, *address)
-    assert found.exit_code == 0, found.output
+    found = exits(0, "run", tmp_path / "x.npy", *out, *address)
     assert "1 workers at tls://127.0.0.1" in found.stdout
 
 
@@ -291,7 +292,7 @@ def test_there_is_no_dashboard(one_worker):
 
 def test_a_dashboard_is_for_local_clusters_and_needs_bokeh(monkeypatch):
     assert "local" in raised(lambda: opened("threads", dashboard=True), InputError)
-    monkeypatch.setattr("gmkcf_dask.cluster.launch.find_spec", lambda _: None)
+    monkeypatch.setattr("gmkcf_dask.cluster.process_settings.find_spec", lambda _: None)
     assert "bokeh" in raised(lambda: opened("local", dashboard=True), InputError)
 
 
@@ -410,7 +411,7 @@ def test_a_store_is_never_made_through_a_link(what, treasure, tmp_path):
 def test_a_store_that_is_a_link_is_not_removed(tmp_path):
     np.save(tmp_path / "x.npy", features())
     out = ("--out", tmp_path / "run", *FIT, *THREADS)
-    assert gmkcf("run", tmp_path / "x.npy", *out, *KERNELS).exit_code == 0
+    exits(0, "run", tmp_path / "x.npy", *out, *KERNELS)
     (tmp_path / "run" / "store.zarr").rename(tmp_path / "kept.zarr")
     (tmp_path / "run" / "store.zarr").symlink_to(tmp_path / "kept.zarr")
     refused("run", tmp_path / "x.npy", *out, "--overwrite", "--kernels", "linear")
@@ -492,8 +493,7 @@ def test_secrets_are_struck_out_of_results(tmp_path):
 @pytest.mark.parametrize("address", ["tcp://ann:hunter2@host:8786", "tcp://ann@10.0.0.1:8786"])
 def test_secrets_in_an_address_are_not_printed(address, tmp_path):
     np.save(tmp_path / "x.npy", features())
-    found = gmkcf("plan", tmp_path / "x.npy", "-k", K, "--cluster", address)
-    assert found.exit_code == 2
+    found = exits(2, "plan", tmp_path / "x.npy", "-k", K, "--cluster", address)
     assert "hunter2" not in found.output
     assert "ann" not in found.output
 

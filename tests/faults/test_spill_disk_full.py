@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from helpers.faulty import disk_of, fill, small_store
 
-from gmkcf_dask.cluster.resources import local_cluster, of_client
+from gmkcf_dask.cluster.local import local_cluster
+from gmkcf_dask.cluster.resources import of_client
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.compute.tiled import TiledKernels
 from gmkcf_dask.errors import ClusterStalled
@@ -64,6 +65,12 @@ def kept_tiles(stack, client):
     found = held(client)
     np.testing.assert_array_equal(kernel.matmul(Z), first)
     kernel.release()
+    # The worker deletes its files after the call returns. Room that they leave on a disk that
+    # counts as full lets tiles be spilled there, and Dask cannot read those back.
+    deadline = time.monotonic() + 20
+    while held(client)[0]:
+        assert time.monotonic() < deadline, "the worker keeps what was released"
+        time.sleep(0.05)
     return found
 
 

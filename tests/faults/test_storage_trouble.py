@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.commands import exits
 from helpers.damage import HERE, request, store_at
-from helpers.faulty import FIT, THREADS, outcome, run, small_store
+from helpers.faulty import THREADS, outcome, run, short_fit
 
 from gmkcf_dask.errors import DamagedStoreError, StorageError, StorageRefused
 from gmkcf_dask.results.checkpoints import read_checkpoint
@@ -112,8 +113,9 @@ def test_a_lasting_failure_is_5_with_the_words_of_the_system(
 @pytest.mark.parametrize("kind", ["manifest.json", "kernels/rbf_1/c", "features/", "zarr.json"])
 def test_a_missing_right_is_2_and_names_the_file(store, faults, tmp_path, kind):
     faults.on(kind, errno.EACCES)
-    code, said = run("fit", store, "-k", 3, "--max-iter", 2, "--out", tmp_path / "out", *THREADS)
-    assert code == 2, said
+    said = exits(
+        2, "fit", store, "-k", 3, "--max-iter", 2, "--out", tmp_path / "out", *THREADS
+    ).output
     assert "no permission to read" in said
     assert kind in said
     assert "damaged" not in said
@@ -151,22 +153,18 @@ def test_writes_are_tried_again(tmp_path, faults, number):
 
 
 def test_checkpoints_are_not_called_damaged(tmp_path, faults):
-    small_store(tmp_path / "s.zarr")
-    fit = ("fit", tmp_path / "s.zarr", *FIT, "--max-iter", 6, *THREADS)
-    assert run(*fit, "--out", tmp_path / "whole")[0] == 0
+    fit, expected = short_fit(tmp_path, 6, *THREADS, block=40)
     out = tmp_path / "out"
     faults.on("/.labels.csv.", errno.EIO)  # the results, when the fit is done
-    code, said = run(*fit, "--out", out)
-    assert code == 5, said
+    said = exits(5, *fit, "--out", out).output
     assert "--resume" in said
     faults.on("checkpoint/", errno.ESTALE)
     with pytest.raises(StorageError, match=os.strerror(errno.ESTALE)):
         read_checkpoint(out / "checkpoint")
     assert run(*fit, "--out", out, "--resume")[0] == 5
     faults.on("checkpoint/", errno.ESTALE, times=1)
-    code, said = run(*fit, "--out", out, "--resume")
-    assert code == 0, said
-    assert outcome(out) == outcome(tmp_path / "whole")
+    exits(0, *fit, "--out", out, "--resume")
+    assert outcome(out) == expected
 
 
 def test_small_operations_tell_trouble_from_nothing(tmp_path, faults):
@@ -238,7 +236,6 @@ def test_trouble_with_the_input_costs_no_document(tmp_path, monkeypatch, kind):
     assert (code, left) == (0, [0]), said
     assert KernelStore.open(tmp_path / "s.zarr").n_samples == 12
     left[0] = 1000
-    code, said = run("build", given, tmp_path / "t.zarr", *kernels)
-    assert code == 5, said
+    said = exits(5, "build", given, tmp_path / "t.zarr", *kernels).output
     assert os.strerror(errno.EIO) in said
     assert not (tmp_path / "t.zarr").exists()

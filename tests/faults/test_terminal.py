@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from helpers.commands import exits
 from helpers.refusals import FIT, KERNELS, THREADS, K, features, gmkcf
 
 from gmkcf_dask.corpus import read_corpus
@@ -67,8 +68,7 @@ def clean(text):
 def test_names_in_errors(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save("x.npy", features())
-    found = gmkcf(*command)
-    assert found.exit_code == 2
+    found = exits(2, *command)
     assert clean(found.output), repr(found.output)
     log = gmkcf(*command, "--log", "log.txt")
     assert clean(log.output), repr(log.output)
@@ -88,8 +88,7 @@ def test_a_run_in_a_folder_of_an_evil_name(tmp_path, monkeypatch):
     np.savez("x.npz", X=features(), ids=np.array(ids))
     shutil.move("x.npz", f"{EVIL}.npz")
     run = ("run", f"{EVIL}.npz", *FIT, *KERNELS, *THREADS, "--out", EVIL, "--log", "log.txt")
-    found = gmkcf(*run)
-    assert found.exit_code == 0, found.output
+    found = exits(0, *run)
     assert clean(found.output), repr(found.output)
     assert clean((tmp_path / "log.txt").read_text())
     assert SEEN in found.output

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from helpers.commands import exits, gmkcf
 from helpers.damage import (
     HERE,
     ROOT,
@@ -29,7 +29,6 @@ from helpers.faulty import run, serial_of, small_store, start, wait_until
 from helpers.problems import fit_gmkcf
 from msgspec import structs
 
-from gmkcf_dask.cli import main
 from gmkcf_dask.cluster.resources import threads
 from gmkcf_dask.compute.tiled import TiledKernels
 from gmkcf_dask.errors import StoreBusyError, StoreError, StoreGoneError, StoreWarning
@@ -38,9 +37,7 @@ from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import Gmkcf
 from gmkcf_dask.pipeline.run import FitOptions, fit_into
 from gmkcf_dask.results.checkpoints import read_checkpoint
-from gmkcf_dask.store import build as build_module
-from gmkcf_dask.store import lock as lock_module
-from gmkcf_dask.store import repair as repair_module
+from gmkcf_dask.store import build as build_module, lock as lock_module, repair as repair_module
 from gmkcf_dask.store.build import build_store
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.lock import LockInfo, confirm, holder, lock_path, writing
@@ -48,10 +45,6 @@ from gmkcf_dask.store.repair import repair_store
 from gmkcf_dask.store.verify import find_damage
 
 pytestmark = pytest.mark.usefixtures("calm")
-
-
-def gmkcf(*arguments):
-    return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
 def dead_lock(**changes):
@@ -105,7 +98,7 @@ def test_two_builds_at_once_make_one_store(tmp_path):
     assert 0 in [code for *_, code in ends]
     for _, errors, code in ends:
         assert code == 0 or "is being written by process" in errors
-    assert gmkcf("verify", path, "--cluster", "threads").exit_code == 0
+    exits(0, "verify", path, "--cluster", "threads")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["s.zarr", "x.npy"]
 
 
@@ -131,8 +124,8 @@ def test_readers_do_not_look_at_the_lease(tmp_path):
     path = tmp_path / "s.zarr"
     store_at(path)
     with writing(path):
-        assert gmkcf("verify", path, "--cluster", "threads").exit_code == 0
-        assert gmkcf("info", path).exit_code == 0
+        exits(0, "verify", path, "--cluster", "threads")
+        exits(0, "info", path)
         assert build_store(path, request(), HERE).manifest.complete  # nothing to write
         with pytest.raises(StoreBusyError):
             repair_store(path, HERE)
@@ -157,12 +150,10 @@ def test_the_lease_of_a_killed_writer_is_taken_over(tmp_path, command, seen):
     leave(target, dead_lock() if seen else dead_lock(host="other", machine="other"))
     os.utime(lock_path(target), (1, 1))
     if not seen:
-        said = gmkcf(*commands[command])
-        assert said.exit_code == 6
+        said = exits(6, *commands[command])
         assert "which is gone" in said.stderr
         assert "--force" in said.stderr
-    taken = gmkcf(*commands[command], *([] if seen else ["--force"]))
-    assert taken.exit_code == 0, taken.output
+    taken = exits(0, *commands[command], *([] if seen else ["--force"]))
     assert ("taken over from process" in taken.stderr) == seen
     assert not lock_path(target).exists()
 
@@ -214,7 +205,7 @@ def test_a_claim_whose_owner_was_killed_is_succeeded(tmp_path, monkeypatch):
     killed = structs.replace(dead_lock_again(), run="1" * 32)
     leave(tmp_path / "s.zarr", dead_lock_again())
     with monkeypatch.context() as patch:
-        patch.setattr(lock_module, "put_atomic", raise_keyboard_interrupt)
+        patch.setattr(lock_module.files, "put_atomic", raise_keyboard_interrupt)
         with pytest.raises(KeyboardInterrupt):
             lock_module._take_over_claimed(path, killed.encode())
     assert LockInfo.read(path) == dead_lock_again()
@@ -348,7 +339,7 @@ def test_a_writer_whose_lease_was_taken_stops(tmp_path):
 
 
 def test_a_build_whose_lease_was_taken_while_it_looked_writes_nothing(tmp_path, monkeypatch):
-    path, resolve, before = tmp_path / "s.zarr", build_module.resolve, {}
+    path, resolve, before = tmp_path / "s.zarr", build_module.resolve_by_tasks, {}
 
     def slow(*args):
         found = resolve(*args)
@@ -356,7 +347,7 @@ def test_a_build_whose_lease_was_taken_while_it_looked_writes_nothing(tmp_path, 
         before.update(content(path))
         return found
 
-    monkeypatch.setattr(build_module, "resolve", slow)
+    monkeypatch.setattr(build_module, "resolve_by_tasks", slow)
     with pytest.raises(StoreBusyError, match="was taken over"):
         build_store(path, request(), HERE)
     assert content(path) == before
@@ -516,7 +507,6 @@ def test_of_two_fits_into_one_folder_the_second_is_told(tmp_path):
     first.kill()
     first.communicate()
     # the owner is gone: the folder is free for whoever comes next
-    code, said = run(*fit, "--max-iter", 3, "--seed", 2, "--overwrite")
-    assert code == 0, said
+    exits(0, *fit, "--max-iter", 3, "--seed", 2, "--overwrite")
     assert json.loads((out / "result.json").read_text())["seed"] == 2
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["out", "s.zarr"]

@@ -53,6 +53,12 @@ def changed(before, after):
     return {name for name in {*before, *after} if before.get(name) != after.get(name)}
 
 
+def good(said):
+    """What a command said that must succeed."""
+    assert said.code == 0, said.text
+    return said
+
+
 def part(name):
     """What is written as a whole: all features, or one file."""
     return "features" if name.startswith("features/") else name
@@ -88,26 +94,18 @@ def test_verify_names_the_command_that_helps(texts, kind, command):
     said = texts.verify()
     assert said.code == 4
     assert f"gmkcf {command} " in said.text
-    fixed = texts.build() if command == "build" else texts.repair()
-    assert fixed.code == 0, fixed.text
-    assert texts.verify().code == 0
+    good(texts.build() if command == "build" else texts.repair())
+    good(texts.verify())
 
 
 # build INPUT STORE
 
 
-def test_build_changes_no_byte_of_a_whole_store(subject):
+@pytest.mark.parametrize("repeated", [True, False])
+def test_build_changes_no_byte_of_a_whole_store(subject, repeated):
+    """The advice that is printed does not repeat the options of the store."""
     before = state(subject.store)
-    said = subject.build(*subject.options)
-    assert said.code == 0, said.text
-    assert state(subject.store) == before
-
-
-def test_build_takes_the_options_of_a_store_that_is_there(subject):
-    """The advice that is printed does not repeat them."""
-    before = state(subject.store)
-    said = subject.build()
-    assert said.code == 0, said.text
+    good(subject.build(*(subject.options if repeated else ())))
     assert state(subject.store) == before
 
 
@@ -137,12 +135,11 @@ def test_build_rewrites_exactly_what_is_damaged(request, name, kind, way):
     subject = request.getfixturevalue(name)
     before = state(subject.store)
     lost = damaged(subject, kind, way)
-    said = subject.build(*subject.options)
-    assert said.code == 0, said.text
+    good(subject.build(*subject.options))
     after = state(subject.store)
     assert contents(subject.store) == contents(subject.whole)
     assert set(map(part, changed(before, after))) - {"manifest.json"} <= set(map(part, lost))
-    assert subject.verify().code == 0
+    good(subject.verify())
 
 
 @pytest.mark.parametrize("hurt", [False, True], ids=["whole", "damaged"])
@@ -180,8 +177,7 @@ def test_repair_makes_no_tile_of_inputs_that_do_not_verify(points, kind, way):
     assert "gmkcf build" in said.text
     written = changed(before, contents(points.store))
     assert all(name.endswith("zarr.json") for name in written), written
-    said = points.build(*points.options)
-    assert said.code == 0, said.text
+    said = good(points.build(*points.options))
     assert chaos_store._tree(points.store) == chaos_store._tree(points.whole)
 
 
@@ -198,8 +194,7 @@ def test_repair_makes_no_tile_of_inputs_that_do_not_verify(points, kind, way):
 def test_repair_recreates_what_is_made_from_features(request, name, kind, way):
     subject = request.getfixturevalue(name)
     damaged(subject, kind, way)
-    said = subject.repair()
-    assert said.code == 0, said.text
+    good(subject.repair())
     assert chaos_store._tree(subject.store) == chaos_store._tree(subject.whole)
 
 
@@ -233,7 +228,7 @@ def test_repair_does_not_seal_a_tile_that_is_another_one(subject, monkeypatch, k
         assert (subject.store / "manifest.json").read_bytes() == manifest
         assert subject.verify().code == 4
     monkeypatch.undo()
-    assert subject.repair().code == 0
+    good(subject.repair())
     assert chaos_store._tree(subject.store) == chaos_store._tree(subject.whole)
 
 
@@ -254,12 +249,11 @@ def test_one_wrong_entry_of_a_tile_is_enough(subject, monkeypatch):
 def test_repair_seals_a_tile_with_other_last_bits_and_says_so(subject, monkeypatch, kind):
     damaged(subject, kind, "flip")
     other_tiles(monkeypatch, one_rounding_off)
-    said = subject.repair()
-    assert said.code == 0, said.text
+    said = good(subject.repair())
     assert "bits" in said.text
-    assert subject.verify().code == 0
+    good(subject.verify())
     assert chaos_store._tree(subject.store) != chaos_store._tree(subject.whole)
-    assert subject.fit().code == 0
+    good(subject.fit())
 
 
 def test_other_last_bits_are_not_sealed_where_an_input_is_damaged(subject, monkeypatch):
@@ -288,8 +282,7 @@ def test_predict_with_two_chunks_of_features_swapped_gives_no_wrong_label(points
 @pytest.mark.parametrize("name", ["labels", "terms", "titles", "excerpts", "reading"])
 def test_a_fit_without_a_description_writes_its_labels_and_says_what_is_missing(texts, name):
     damaged(texts, f"{name}.json", "flip")
-    said = texts.fit()
-    assert said.code == 0, said.text
+    said = good(texts.fit())
     assert name in said.text
     assert outcome(texts.out) == texts.outcome
     page = (texts.out / "report.html").read_text()
@@ -312,25 +305,24 @@ def test_a_command_to_go_on_with_succeeds_once_the_store_is_mended(points):
     damaged(points, "inner-tile", "flip")
     said = points.fit()
     assert said.code == 4
-    assert points.repair().code == 0
+    good(points.repair())
     for line in said.text.splitlines():
         if line.startswith("to go on: gmkcf "):
-            assert gmkcf(*line.removeprefix("to go on: gmkcf ").split()).code == 0
+            good(gmkcf(*line.removeprefix("to go on: gmkcf ").split()))
             assert outcome(points.out) == points.outcome
 
 
 def test_a_flipped_bit_in_a_description_has_a_way_back_without_a_circle(texts):
     damaged(texts, "excerpts.json", "flip")
-    assert texts.fit().code == 0
+    good(texts.fit())
     assert texts.verify().code == 4
     said = texts.repair()
     assert said.code == 4
     assert f"gmkcf build INPUT {texts.store}" in said.text
-    said = texts.build()
-    assert said.code == 0, said.text
-    assert texts.verify().code == 0
+    said = good(texts.build())
+    good(texts.verify())
     assert chaos_store._tree(texts.store) == chaos_store._tree(texts.whole)
-    assert texts.fit().code == 0
+    good(texts.fit())
     assert outcome(texts.out) == texts.outcome
 
 
@@ -357,17 +349,19 @@ def labels(path):
         return {row["id"]: row["label"] for row in csv.DictReader(file)}
 
 
+def rebuilt(legacy):
+    return good(gmkcf("build", legacy.input, legacy.store, *legacy.build_options, *THREADS))
+
+
 @both
 def test_build_adds_what_an_old_store_lacks(legacy, tmp_path):
     before = contents(legacy.store)
     assert len(warned(legacy.store)) == 1
-    build = ("build", legacy.input, legacy.store, *legacy.build_options, *THREADS)
-    said = gmkcf(*build)
-    assert said.code == 0, said.text
+    rebuilt(legacy)
     assert warned(legacy.store) == []
     assert changed(before, contents(legacy.store)) == {"manifest.json"}
     again = state(legacy.store)
-    assert gmkcf(*build).code == 0
+    rebuilt(legacy)
     assert state(legacy.store) == again
     said = gmkcf("verify", legacy.store, *THREADS)
     assert said.code == 0
@@ -382,8 +376,7 @@ def test_commands_say_once_what_an_old_store_lacks(legacy, tmp_path):
         "predict": ("predict", legacy.run, legacy.new, "--out", tmp_path / "new.csv", *THREADS),
     }
     for name, words in commands.items():
-        said = gmkcf(*words)
-        assert said.code == 0, said.text
+        said = good(gmkcf(*words))
         notes = [line for line in said.text.splitlines() if "gmkcf build" in line]
         assert len(notes) == 1, (name, said.text)
         assert notes[0].startswith("note: ")
@@ -391,14 +384,12 @@ def test_commands_say_once_what_an_old_store_lacks(legacy, tmp_path):
 
 @both
 def test_after_that_old_runs_and_checkpoints_still_work(legacy, tmp_path):
-    assert gmkcf("build", legacy.input, legacy.store, *legacy.build_options, *THREADS).code == 0
+    rebuilt(legacy)
     out = tmp_path / "new.csv"
-    said = gmkcf("predict", legacy.run, legacy.new, "--out", out, *THREADS)
-    assert said.code == 0, said.text
+    good(gmkcf("predict", legacy.run, legacy.new, "--out", out, *THREADS))
     assert labels(out) == labels(legacy.new_labels)
     fit = ("fit", legacy.store, *FIT_OPTIONS, *THREADS, "--out", legacy.unfinished)
-    said = gmkcf(*fit, "--resume")
-    assert said.code == 0, said.text
+    good(gmkcf(*fit, "--resume"))
     assert labels(legacy.unfinished / "labels.csv") == labels(legacy.run / "labels.csv")
 
 
@@ -410,10 +401,9 @@ def test_a_damaged_old_store_is_mended_by_build(legacy):
     shutil.rmtree(legacy.store / "features")
     (legacy.store / "kernels" / "rbf_1" / "c" / "0" / "1").unlink()
     assert gmkcf("verify", legacy.store, *THREADS).code == 4
-    said = gmkcf("build", legacy.input, legacy.store, *legacy.build_options, *THREADS)
-    assert said.code == 0, said.text
+    rebuilt(legacy)
     assert changed(before, contents(legacy.store)) == {"manifest.json"}
-    assert gmkcf("verify", legacy.store, *THREADS).code == 0
+    good(gmkcf("verify", legacy.store, *THREADS))
 
 
 def test_a_damaged_offset_of_an_old_store_is_mended_by_build(tmp_path, points):
@@ -422,8 +412,7 @@ def test_a_damaged_offset_of_an_old_store_is_mended_by_build(tmp_path, points):
     before = contents(legacy.store)
     chunk = Path("features", "offset", "c", "0")
     shutil.copy(points.foreign[0] / chunk, legacy.store / chunk)
-    said = gmkcf("build", legacy.input, legacy.store, *legacy.build_options, *THREADS)
-    assert said.code == 0, said.text
+    rebuilt(legacy)
     assert changed(before, contents(legacy.store)) == {"manifest.json"}
 
 
@@ -440,35 +429,35 @@ def test_no_other_tile_is_sealed_into_an_old_store(legacy, monkeypatch):
 # checkpoints
 
 
-def interrupted(monkeypatch, *command):
-    """Run a command and end it, as Ctrl-C does, after five iterations."""
-    original, done = RunCheckpoints.keep, []
+def with_states_counted(monkeypatch, *command, end_after=None):
+    """Run a command: how it ended, and how many states it kept.
 
-    def keep(self, held):
-        original(self, held)
-        done.append(held)
-        if len(done) == 5:
+    After `end_after` states it is ended as by Ctrl-C.
+    """
+    original, kept = RunCheckpoints.keep, []
+
+    def keep(self, state):
+        original(self, state)
+        kept.append(state)
+        if len(kept) == end_after:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(RunCheckpoints, "keep", keep)
-        said = gmkcf(*command)
+        return gmkcf(*command), len(kept)
+
+
+def interrupted(monkeypatch, *command):
+    """Run a command and end it, as Ctrl-C does, after five iterations."""
+    said, _ = with_states_counted(monkeypatch, *command, end_after=5)
     assert said.code == 130, said.text
 
 
 def went_on(monkeypatch, *command):
     """Run a command that must go on from a checkpoint; returns how many iterations it took."""
-    original, done = RunCheckpoints.keep, []
-
-    def keep(self, held):
-        original(self, held)
-        done.append(held)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RunCheckpoints, "keep", keep)
-        said = gmkcf(*command)
+    said, n_states = with_states_counted(monkeypatch, *command)
     assert said.code == 0, said.text
-    return len(done)
+    return n_states
 
 
 def test_a_fit_goes_on_after_its_store_was_removed_and_built_again(subject, monkeypatch):
@@ -478,7 +467,7 @@ def test_a_fit_goes_on_after_its_store_was_removed_and_built_again(subject, monk
     interrupted(monkeypatch, *_fit(subject))
     assert has_checkpoint(subject.out / "checkpoint")
     shutil.rmtree(subject.store)
-    assert subject.build(*subject.options).code == 0
+    good(subject.build(*subject.options))
     assert went_on(monkeypatch, *_fit(subject, "--resume")) == whole - 5
     assert outcome(subject.out) == subject.outcome
 
@@ -507,7 +496,6 @@ def test_a_checkpoint_of_another_store_is_still_refused(subject, monkeypatch):
 
 def test_predict_works_after_the_store_was_removed_and_built_again(subject):
     shutil.rmtree(subject.store)
-    assert subject.build(*subject.options).code == 0
-    said = subject.predict()
-    assert said.code == 0, said.text
+    good(subject.build(*subject.options))
+    good(subject.predict())
     assert subject.out.read_bytes() == subject.predicted

@@ -1,7 +1,6 @@
 """Worker kill -9 in the middle of work: the same labels, trace and tiles, to the last bit."""
 
 import os
-import signal
 import threading
 import time
 import warnings
@@ -10,11 +9,13 @@ import numpy as np
 import psutil
 import pytest
 from helpers.faulty import small_store
+from helpers.killing import kill_one, two_settled
 from helpers.marks import mostly_slow
 
 from gmkcf_dask.cluster.config import ClusterConfig
 from gmkcf_dask.cluster.launch import start
-from gmkcf_dask.cluster.resources import local_cluster, of_client
+from gmkcf_dask.cluster.local import local_cluster
+from gmkcf_dask.cluster.resources import of_client
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.compute.tiled import TiledKernels
 from gmkcf_dask.corpus.model import Corpus
@@ -33,31 +34,6 @@ pytestmark = pytest.mark.usefixtures("calm")
 def workers():
     with local_cluster(2, GIB) as client:
         yield client
-
-
-def two_settled(client):
-    """Two workers, and none just being started: Dask gives one up that is killed in its start."""
-    until = time.monotonic() + 60
-    while True:
-        client.wait_for_workers(2, timeout=60)
-        states = client.run(lambda dask_worker: dask_worker.status.name, nanny=True)
-        if list(states.values()) == ["running"] * 2:
-            return
-        assert time.monotonic() < until, states
-        time.sleep(0.2)
-
-
-def kill_one(client, seconds=0.0):
-    """Kill a worker after a moment, from another thread: work goes on meanwhile."""
-    pid = next(iter(client.run(os.getpid).values()))
-
-    def later():
-        time.sleep(seconds)
-        os.kill(pid, signal.SIGKILL)
-
-    thread = threading.Thread(target=later)
-    thread.start()
-    return thread
 
 
 @mostly_slow("residency", ["memory", "scratch"])

@@ -25,21 +25,26 @@ def gmkcf(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
+def exits(code: int, *arguments: object) -> Result:
+    """Run a command that must end with this exit code."""
+    result = gmkcf(*arguments)
+    assert result.exit_code == code, result.output
+    return result
+
+
 def done(*arguments: object) -> Result:
     """Run a command that must succeed."""
-    result = gmkcf(*arguments)
-    assert result.exit_code == 0, result.output
+    result = exits(0, *arguments)
     assert all(line.startswith("note: ") for line in result.stderr.splitlines())
     return result
 
 
 def refused(*arguments: object, code: int = 2) -> str:
     """Run a command that must refuse, in one sentence, which is returned."""
-    result = gmkcf(*arguments)
+    result = exits(code, *arguments)
     assert isinstance(result.exception, SystemExit), repr(result.exception)
-    assert result.exit_code == code
     sentences = [line for line in result.stderr.splitlines() if not line.startswith("note: ")]
-    assert len(sentences) == 1
+    assert len(sentences) == 1, result.stderr
     assert sentences[0].startswith("error: ")
     return sentences[0]
 

@@ -21,6 +21,7 @@ from gmkcf_dask.cluster.resources import threads
 from gmkcf_dask.corpus import read_corpus
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.kernels.specs import resolve_kernels
+from gmkcf_dask.methods.defaults import PAPER
 from gmkcf_dask.methods.registry import make_method
 from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.store.request import KernelRequest
@@ -96,19 +97,20 @@ def clustered_everywhere(
     file = save(X, folder)
     given = {name.replace("block_size", "block"): value for name, value in options.items()}
     flags = [part for name, value in given.items() for part in (f"--{name}", value)]
+    flags += [part for name, value in PAPER.items() for part in (f"--{name}", value)]
     out = ("--out", folder / "run", "--kernels", KERNELS, *THREADS, *flags)
     found = gmkcf("run", file, "-k", k, "--max-iter", 20, *out)
     assert found.exit_code == 0, found.output
     with (folder / "run" / "labels.csv").open() as lines:
         labels = [np.array([int(row["label"]) for row in csv.DictReader(lines)])]
-    how = {"kernels": KERNELS, "random_state": 0, "max_iter": 20, **options}
+    how = {"kernels": KERNELS, "random_state": 0, "max_iter": 20, **PAPER, **options}
     for store in (None, folder / "s.zarr"):
         model = GMKCF(k, store=store, **how).fit(X)
         for factor in (model.U_, model.V_, model.kernel_weights_, model.objective_history_):
             assert np.isfinite(factor).all()
         labels.append(model.labels_)
     build_by_functions(file, folder / "f.zarr", **given)
-    method = make_method("gmkcf", n_clusters=k, max_iter=20)
+    method = make_method("gmkcf", n_clusters=k, max_iter=20, **PAPER)
     stack = pipeline.KernelStore.open(folder / "f.zarr")
     plan = pipeline.store_plan(stack, k, threads(1))
     (clustering,) = pipeline.fit(pipeline.stored_kernels(stack, plan, threads(1)), method, [0])

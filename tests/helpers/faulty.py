@@ -12,18 +12,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from distributed import Client
 
-from gmkcf_dask.cli import main
-from gmkcf_dask.cluster.resources import WORKER_ENVIRONMENT
+from gmkcf_dask.cluster.process_settings import WORKER_ENVIRONMENT
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.results.run_folder import read_result
 from gmkcf_dask.store.build import build_store
+from helpers.commands import gmkcf
 from helpers.problems import kernels, request
 
 PACKAGE = str(Path(__file__).resolve().parents[2])
-FIT = ("-k", "3", "--tol", "0", "--checkpoint-every", "1", "--seed", "3")
+AS_PAPER = ("--init", "random", "--solver", "paper", "--assign", "kmeans")
+"""The paper's method on a store of any kernels; `--paper` is for its twelve kernels only."""
+FIT = ("-k", "3", "--tol", "0", "--checkpoint-every", "1", "--seed", "3", *AS_PAPER)
 THREADS = ("--cluster", "threads")
 
 
@@ -53,7 +54,7 @@ def start(*arguments, settings=None):
 
 def run(*arguments):
     """`gmkcf` in this process: exit code and all that was said."""
-    done = CliRunner().invoke(main, [str(word) for word in arguments])
+    done = gmkcf(*arguments)
     return done.exit_code, done.output
 
 
@@ -92,10 +93,10 @@ def mount(*arguments):
 
 
 @contextmanager
-def disk_of(folder, size):
+def disk_of(folder, size, *options):
     """A file system of a size of its own at a new folder; skips the test where that cannot be."""
     folder.mkdir()
-    if mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)):
+    if mount("-t", "tmpfs", "-o", ",".join([f"size={size}", *options]), "tmpfs", str(folder)):
         pytest.skip("no right to mount a file system here")
     try:
         yield folder
@@ -123,11 +124,16 @@ STALL = 8
 """Seconds for --stall-timeout: a busy machine may take some for the first task."""
 
 
-def short_fit(folder, iterations=40):
-    """The command of a fit without --out and --cluster, and what it finds when nobody disturbs."""
-    small_store(folder / "s.zarr", block=20)
-    fit = ("fit", folder / "s.zarr", *FIT, "--max-iter", iterations)
-    assert run(*fit, *THREADS, "--out", folder / "whole")[0] == 0
+def short_fit(folder, iterations=40, *options, block=20, store=None):
+    """The command of a fit without --out and --cluster, and what it finds when nobody disturbs.
+
+    `store` is where the store is made, if not in the folder.
+    """
+    store = store or folder / "s.zarr"
+    small_store(store, block=block)
+    fit = ("fit", store, *FIT, "--max-iter", iterations, *options)
+    code, said = run(*fit, *THREADS, "--out", folder / "whole")
+    assert code == 0, said
     return fit, outcome(folder / "whole")
 
 

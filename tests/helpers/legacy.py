@@ -8,10 +8,16 @@ from pathlib import Path
 from helpers.paths import ROOT
 
 FIXTURE = ROOT / "tests" / "fixtures" / "d549cfb"
-FIT_OPTIONS = ("-k", 3, "--tol", 1e-9, "--max-iter", 40)
+FIT_OPTIONS = (
+    *("-k", 3, "--tol", 1e-9, "--max-iter", 40, "--seed", 0),
+    *("--init", "random", "--solver", "paper", "--assign", "kmeans"),
+)
 """Of both runs and of both unfinished fits."""
 BUILD_OPTIONS = {
-    "texts": ("--kernels", "rbf_0.5,rbf_1,poly_a1_b2,cosine", "--block", 7),
+    "texts": (
+        *("--kernels", "rbf_0.5,rbf_1,poly_a1_b2,cosine", "--block", 7),
+        *("--text-preset", "plain"),
+    ),
     "points": (
         *("--kernels", "rbf_0.5,rbf_1,cosine"),
         *("--normalization", "degree", "--block", 8),

@@ -6,12 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
-from gmkcf_dask.cli import main
-from gmkcf_dask.errors import (
-    GmkcfError,
-)
+from gmkcf_dask.errors import GmkcfError
+from helpers import commands
+from helpers.commands import gmkcf as gmkcf
 
 N, K = 30, 3
 KERNELS = ("--kernels", "rbf_1,cosine")
@@ -30,10 +28,6 @@ def kernel(n: int = N) -> np.ndarray:
     return features(n) @ features(n).T
 
 
-def gmkcf(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
 def one_sentence(sentence: str) -> str:
     """A sentence is one line, not empty, and no remains of a traceback."""
     assert sentence.strip()
@@ -44,13 +38,7 @@ def one_sentence(sentence: str) -> str:
 
 def refused(*arguments: object, code: int = 2) -> str:
     """The sentence with which a command refuses."""
-    result = gmkcf(*arguments)
-    assert isinstance(result.exception, SystemExit), repr(result.exception)
-    assert result.exit_code == code, result.output
-    sentences = [line for line in result.stderr.splitlines() if not line.startswith("note: ")]
-    assert len(sentences) == 1, result.stderr
-    assert sentences[0].startswith("error: ")
-    return one_sentence(sentences[0].removeprefix("error: "))
+    return one_sentence(commands.refused(*arguments, code=code).removeprefix("error: "))
 
 
 def raised(call: Callable[[], object], kind: type[GmkcfError] = GmkcfError) -> str:

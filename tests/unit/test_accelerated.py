@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner
 from helpers.marks import mostly_slow
 from helpers.problems import dense, fit_gmkcf, kernels, start, tiled
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from scipy.optimize import nnls
 
 from gmkcf_dask import GMKCF, KCF
 from gmkcf_dask.cli import main
 from gmkcf_dask.compute.costs import products_per_weight_step
+from gmkcf_dask.compute.lockstep import run_solver
 from gmkcf_dask.corpus import read_corpus
 from gmkcf_dask.errors import InputError, NotPositiveError
 from gmkcf_dask.kernels.specs import PAPER12
@@ -23,7 +23,6 @@ from gmkcf_dask.methods import accelerate, updates
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import Gmkcf, gmkcf
 from gmkcf_dask.methods.kcf import Kcf, kcf
-from gmkcf_dask.methods.lockstep import run_solver
 from gmkcf_dask.methods.registry import make_method
 from gmkcf_dask.pipeline.run import dense_kernels
 from gmkcf_dask.store.request import KernelRequest
@@ -160,6 +159,16 @@ def test_hals_leaves_what_it_was_given(rng):
     np.testing.assert_array_equal(V, copy)
     np.testing.assert_array_equal(found[:, 1], V[:, 1])
     np.testing.assert_allclose(found[:, [0, 2]], U[:, [0, 2]] / [1, 2])
+
+
+def test_compiled_steps_of_many_rows_are_the_same(rng, monkeypatch):
+    V, KU = rng.random((70, 4)), rng.normal(size=(70, 4))
+    G = rng.random((4, 4))
+    G = G @ G.T
+    G[2] = G[:, 2] = 0.0  # an empty concept
+    wanted = updates.hals_V(V, KU, G, 5)
+    monkeypatch.setattr(updates, "COMPILED_ROWS", 50)
+    np.testing.assert_allclose(updates.hals_V(V, KU, G, 5), wanted, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("mixed", [False, True])

@@ -16,7 +16,7 @@ import pytest
 from helpers.peaks import peak_of
 from helpers.problems import kernels, request, start
 
-from gmkcf_dask.compute import tile_tasks as tasks
+from gmkcf_dask.compute import tiled as tasks
 from gmkcf_dask.compute.costs import PREFETCH_BYTES, prefetch_bytes, wanted_prefetch_bytes
 from gmkcf_dask.compute.dense import DenseKernels
 from gmkcf_dask.compute.plan import fits_worker, make_plan
@@ -139,6 +139,27 @@ def test_an_error_is_raised_where_its_object_is_read():
             read(PATHS[3], 0)
         assert read(PATHS[4], 0) == requests.content(PATHS[4])
     assert Counter(requests.asked).most_common(1)[0][1] == 1, "failures are not requested again"
+
+
+def test_a_request_whose_answer_was_read_is_not_in_flight():
+    """A future wakes who waits for it before it calls back."""
+    requests, late = Requests(), []
+
+    class CallsBackLate(Future):
+        def add_done_callback(self, function):
+            late.append(lambda: function(self))
+
+    def request(path, most):
+        requests.asked.append(path)
+        requests.open[path] = CallsBackLate()
+        return requests.open[path]
+
+    requests.window.request = request
+    assert requests.read_all(10**9) == [requests.content(path) for path in PATHS]
+    assert len(late) == len(PATHS), "all were requested ahead"
+    for call_back in (lambda: None, *late):
+        call_back()
+        assert (requests.window.in_flight, requests.window.held_bytes) == (0, 0)
 
 
 def test_a_store_that_cannot_be_asked_ahead_is_read_as_before():

@@ -5,8 +5,8 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers.faulty import FIT, THREADS, small_store
-from helpers.faulty import run as gmkcf
+from helpers.commands import exits
+from helpers.faulty import FIT, THREADS, run as gmkcf, small_store
 from helpers.marks import mostly_slow
 from helpers.problems import dense, kernels, tiled
 
@@ -186,8 +186,7 @@ def test_a_finished_fit_is_left_as_it_is(tmp_path, how):
     # of several kernels some may be missing: made again, to the same
     if how:
         shutil.rmtree(out / "kernel_1")
-        code, said = gmkcf(*fit)
-        assert code == 0, said
+        exits(0, *fit)
         assert json.loads((out / "kernel_1" / "result.json").read_text())["seed"] == 3
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
+from helpers.cluster_files import parse_config
+from hypothesis import given, strategies as st
 
 from gmkcf_dask.cli import main
-from gmkcf_dask.cluster.config import KEYS, Adaptive, Connect, parse_config, read_config
+from gmkcf_dask.cluster.config import KEYS, Adaptive, Connect, read_config
 from gmkcf_dask.cluster.dask_settings import _DASK, check_setting, is_accepted
 from gmkcf_dask.cluster.plain_yaml import LARGEST_FILE, MOST_PARTS, PlainLoader, load_file
 from gmkcf_dask.cluster.tls import Certificates, pages
@@ -151,6 +151,12 @@ def test_bounds_path_and_storage_by_url():
         ("gmkcf: {kind: local", "cannot be read: line 1"),
         (b"gmkcf: \xff\xfe", "cannot be read"),
         (b"\x00", "cannot be read"),
+        (r'gmkcf: {kind: "\ud800"}', "line 1: a text has half a character"),
+        (r'gmkcf: {kind: local, "\udfff": 1}', "line 1: a text has half a character"),
+        (
+            'gmkcf: {kind: local}\ndistributed: {comm: {default-scheme: "\\ud800"}}',
+            "line 2: a text has half a character",
+        ),
         ("gmkcf: " + "[" * 5000, "cannot be read"),
         ("gmkcf: " + "{a: " * 30 + "1" + "}" * 30, "more than 20 levels"),
         (

@@ -97,7 +97,7 @@ def test_too_many_are_refused_before_any_is_taken_apart(command, tmp_path, monke
         "plan": ["-k", "2"],
         "suggest-k": ["--store", str(store)],
     }[command]
-    found = CliRunner().invoke(main, [command, str(source), *rest])
+    found = CliRunner().invoke(main, [command, str(source), *rest, "--paper"])
     assert found.exit_code == 3, found.output
     assert "30 samples" in found.stderr
     assert "choose another place" in found.stderr
@@ -107,7 +107,7 @@ def test_too_many_are_refused_before_any_is_taken_apart(command, tmp_path, monke
 
 def test_the_plan_knows_method_restarts_and_kernels(tmp_path):
     write_jsonl(tmp_path / "a.jsonl")
-    command = ["plan", str(tmp_path / "a.jsonl"), "-k", "2", "--cluster", "threads"]
+    command = ["plan", str(tmp_path / "a.jsonl"), "-k", "2", "--cluster", "threads", "--paper"]
     plain = CliRunner().invoke(main, command)
     many = CliRunner().invoke(
         main, [*command, "--method", "kcf", "--kernel", "all", "--n-init", "20"]

@@ -12,9 +12,9 @@ from helpers.peaks import peak_of
 from helpers.problems import dense, kernels, start, tiled
 from sklearn.exceptions import ConvergenceWarning
 
-from gmkcf_dask.compute import tile_tasks as tasks
 from gmkcf_dask.compute import tiled as tiled_module
 from gmkcf_dask.compute.costs import fit_task_bytes
+from gmkcf_dask.compute.lockstep import run_solver
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.compute.tile_ops import FusedTiles, as_factor, error_factors
 from gmkcf_dask.methods.coreg import Coreg
@@ -22,7 +22,6 @@ from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import gmkcf
 from gmkcf_dask.methods.kcf import Kcf
 from gmkcf_dask.methods.kkm import Kkm
-from gmkcf_dask.methods.lockstep import run_solver
 from gmkcf_dask.methods.rmkkm import Rmkkm
 from gmkcf_dask.methods.spectral import Sc, embed
 from gmkcf_dask.store.tile_reader import TileReader
@@ -229,14 +228,14 @@ def test_peak_of_a_task_does_not_grow_with_the_kernels(rng, tmp_path, precision,
         Z = as_factor(np.hstack([U, V]), reader.dtype)
         source = FusedTiles(reader, (1.0,) * m)
         peaks[m] = (
-            peak_of(lambda t=tiles, f=F, r=reader: tasks.errors_task(t, f, r)),
+            peak_of(lambda t=tiles, f=F, r=reader: tiled_module.errors_task(t, f, r)),
             peak_of(
-                lambda t=tiles, z=Z, s=source, r=reader: tasks.product_task(
+                lambda t=tiles, z=Z, s=source, r=reader: tiled_module.product_task(
                     t, z, s, r.tiling, split=False
                 )
             ),
-            peak_of(lambda t=tiles, s=source, r=reader: tasks.fuse_task(t, s, r.tiling)),
-            peak_of(lambda t=tiles, r=reader: tasks.overview_task(t, groups, r, k)),
+            peak_of(lambda t=tiles, s=source, r=reader: tiled_module.fuse_task(t, s, r.tiling)),
+            peak_of(lambda t=tiles, r=reader: tiled_module.overview_task(t, groups, r, k)),
         )
         planned = fit_task_bytes(reader.tiling, 2 * k, precision)
         assert max(peaks[m]) <= planned
@@ -251,5 +250,5 @@ def test_peak_of_comparing_kernels_is_planned(rng, tmp_path, precision, m, monke
     monkeypatch.setattr("gmkcf_dask.kernels.tiling.COMPARED_BYTES", 5 << 20)
     reader = tiled(tmp_path / "s.zarr", kernels(rng, n, m), precision, block)._reader
     tiles, groups = np.arange(3), np.arange(n, dtype=np.int32) % k
-    peak = peak_of(lambda: tasks.overview_task(tiles, groups, reader, k))
+    peak = peak_of(lambda: tiled_module.overview_task(tiles, groups, reader, k))
     assert peak <= fit_task_bytes(reader.tiling, 2 * k, precision, m)

@@ -15,7 +15,7 @@ from scipy.io import loadmat
 
 from gmkcf_dask import load
 from gmkcf_dask.cli import main
-from gmkcf_dask.cluster.resources import WORKER_ENVIRONMENT
+from gmkcf_dask.cluster.process_settings import WORKER_ENVIRONMENT
 
 pytestmark = pytest.mark.once
 README = (ROOT / "README.md").read_text(encoding="utf-8")

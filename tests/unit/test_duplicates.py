@@ -5,20 +5,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from helpers.problems import kernels
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy.io import savemat
 
 from gmkcf_dask.cli import main
+from gmkcf_dask.compute import build_tasks as tasks_module
 from gmkcf_dask.compute.dense import DenseKernels
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.compute.tiled import TiledKernels
 from gmkcf_dask.errors import InputError, StoreError
-from gmkcf_dask.kernels.duplicates import _most_at_once, difference, stored_names
+from gmkcf_dask.kernels.duplicates import _most_at_once, difference
 from gmkcf_dask.kernels.specs import precomputed_specs
 from gmkcf_dask.store import build as build_module
-from gmkcf_dask.store import tile_tasks as tasks_module
-from gmkcf_dask.store.build import build_store
+from gmkcf_dask.store.build import build_store, stored_names
 from gmkcf_dask.store.request import KernelRequest
 
 pytestmark = pytest.mark.usefixtures("calm")
@@ -95,7 +94,7 @@ def test_operators_agree_on_merged_kernels(tmp_path, rng):
 def test_a_resumed_build_compares_what_it_began_to_compare(tmp_path, family, monkeypatch):
     """Another plan of pairs after a break must not count tiles that were never compared."""
     monkeypatch.setattr(build_module, "_SECONDS_BETWEEN_MANIFESTS", 0.0)
-    original, calls = build_module.run_tasks, []
+    original, calls = tasks_module.run_tasks, []
 
     def break_off(task, tiles, per_task, runner):
         if calls:
@@ -104,7 +103,7 @@ def test_a_resumed_build_compares_what_it_began_to_compare(tmp_path, family, mon
         return original(task, tiles, per_task, runner)
 
     with monkeypatch.context() as patch:
-        patch.setattr(build_module, "run_tasks", break_off)
+        patch.setattr(tasks_module, "run_tasks", break_off)
         patch.setattr(build_module.Comparison, "plan", lambda *_: build_module.Comparison({}, 1.0))
         with pytest.raises(KeyboardInterrupt):
             store_of(tmp_path / "s.zarr", family, 0.5)
@@ -147,7 +146,7 @@ def test_every_operation_sees_all_kernels(tmp_path, rng, family, precision, monk
 
 def test_a_broken_off_build_remembers_differences(tmp_path, family, monkeypatch):
     calls = []
-    original = build_module.run_tasks
+    original = tasks_module.run_tasks
 
     def break_off(task, tiles, per_task, runner):
         calls.append(len(tiles))
@@ -158,7 +157,7 @@ def test_a_broken_off_build_remembers_differences(tmp_path, family, monkeypatch)
     monkeypatch.setattr(build_module, "_SECONDS_BETWEEN_MANIFESTS", 0.0)
     monkeypatch.setattr(tasks_module, "_BATCHES", 2)
     with monkeypatch.context() as patch:
-        patch.setattr(build_module, "run_tasks", break_off)
+        patch.setattr(tasks_module, "run_tasks", break_off)
         with pytest.raises(KeyboardInterrupt):
             store_of(tmp_path / "s.zarr", family)
     resumed = store_of(tmp_path / "s.zarr", family)

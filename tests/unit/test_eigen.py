@@ -4,12 +4,11 @@ import naive
 import numpy as np
 import pytest
 from helpers.marks import mostly_slow
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.linalg import eigh
 
-from gmkcf_dask.methods.eigen import MAX_SWEEPS, Matrix, fix_signs, leading_eigenpairs, orthonormal
-from gmkcf_dask.methods.lockstep import Products
+from gmkcf_dask.compute.eigen import MAX_SWEEPS, Matrix, fix_signs, leading_eigenpairs, orthonormal
+from gmkcf_dask.compute.lockstep import Products
 
 FLOAT64, FLOAT32 = 1e-12, 1e-7
 

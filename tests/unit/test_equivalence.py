@@ -9,6 +9,7 @@ from helpers.marks import mostly_slow
 from helpers.problems import RUNNERS, Recorder, dense, kernels, start, tiled
 from sklearn.exceptions import ConvergenceWarning
 
+from gmkcf_dask.methods.base import RunContext
 from gmkcf_dask.methods.factorize import SolverOptions, finish
 from gmkcf_dask.methods.gmkcf import gmkcf
 
@@ -22,7 +23,7 @@ def trail_of(stack, U, V, iterations, **options):
     solver = SolverOptions(U.shape[1], max_iter=iterations, tol=0.0, **options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        run = gmkcf(recorder, (U, V), solver, events.append)
+        run = gmkcf(recorder, (U, V), solver, RunContext(events.append))
     assert len(events) == iterations, "stopped before the iterations asked for"
     trail = [
         (U, V, np.array(event.weights), event.objective)

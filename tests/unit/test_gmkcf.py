@@ -7,18 +7,18 @@ import naive
 import numpy as np
 import pytest
 from helpers.problems import Recorder, dense, fit_gmkcf, fit_kcf, kernels, start
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from sklearn.exceptions import ConvergenceWarning
 
+from gmkcf_dask.compute.lockstep import run_solver
 from gmkcf_dask.errors import InputError, NotPositiveError, NumericsWarning
 from gmkcf_dask.methods import updates
 from gmkcf_dask.methods.assign import kmeans_labels
+from gmkcf_dask.methods.base import RunContext
 from gmkcf_dask.methods.factorize import SolverOptions, finish
 from gmkcf_dask.methods.gmkcf import gmkcf
 from gmkcf_dask.methods.init import given_start, random_starts
 from gmkcf_dask.methods.kcf import kcf
-from gmkcf_dask.methods.lockstep import run_solver
 
 
 def quiet(work):
@@ -97,7 +97,7 @@ def test_weights_sum_to_one_and_equal_the_closed_form(p):
     Ks = kernels(rng, p["n"], p["m"])
     stack, events = Recorder(dense(Ks)), []
     options = SolverOptions(p["k"], max_iter=4, tol=0.0)
-    quiet(lambda: gmkcf(stack, start(rng, p["n"], p["k"]), options, events.append))
+    quiet(lambda: gmkcf(stack, start(rng, p["n"], p["k"]), options, RunContext(events.append)))
     for (U, V), event in zip(stack.factors, events, strict=True):
         e = np.array([max(naive.error(K, U, V), 1e-12 * np.trace(K)) for K in Ks])
         assert sum(event.weights) == pytest.approx(1)
@@ -247,6 +247,12 @@ def test_reaching_the_error_floor_is_reported(rng):
         fit_gmkcf(dense([kernels(rng, 20, 1)[0], ones]), SolverOptions(2), seed=0)
 
 
+def test_kernels_that_are_all_reproduced_draw_no_weight_from_one_another():
+    blocks = np.kron(np.eye(2), np.ones((10, 10)))
+    found = fit_gmkcf(dense([blocks, blocks]), SolverOptions(2), seed=0)
+    assert found.weights.tolist() == [0.5, 0.5]
+
+
 def test_a_rise_of_the_objective_stops_the_run_and_is_said(rng, monkeypatch):
     """It cannot happen with true kernels: an operator that lies about its errors shows it."""
     stack = dense(kernels(rng, 20, 2))
@@ -330,7 +336,7 @@ def test_given_starts_are_checked(rng):
     with pytest.raises(InputError, match="V0 must be finite and non-negative"):
         given_start(np.ones((4, 2)), -np.ones((4, 2)), 4, 2)
     stack = dense(kernels(rng, 10, 1))
-    with pytest.raises(InputError, match="n_init must be 1 with a given start"):
+    with pytest.raises(InputError, match="n_init must be 1 with a spectral or given start"):
         fit_gmkcf(stack, SolverOptions(2), seed=0, n_init=2, init=start(rng, 10, 2))
     with pytest.raises(InputError, match="init must be 'random', 'spectral' or a pair"):
         fit_gmkcf(stack, SolverOptions(2), seed=0, init="magic")

@@ -30,7 +30,7 @@ from gmkcf_dask import (
     suggest_k,
 )
 from gmkcf_dask.corpus.validate import NotNumericError
-from gmkcf_dask.errors import InputError, NotPositiveError, StoreError
+from gmkcf_dask.errors import InputError, NotPositiveError, StoreError, WeakClustersWarning
 from gmkcf_dask.events import StageProgress
 from gmkcf_dask.events.stages import has_total
 from gmkcf_dask.methods.predict import NoPredictionError
@@ -129,8 +129,17 @@ def test_the_way_to_scale_a_matrix_is_named_and_open():
     with pytest.raises(NotPositiveError) as caught:
         model.fit(indefinite())
     assert "Precomputed(matrix, name, scaling='minmax')" in str(caught.value)
-    model.fit([Precomputed(indefinite(), "mine", scaling="minmax")])
+    with pytest.warns(WeakClustersWarning):
+        model.fit([Precomputed(indefinite(), "mine", scaling="minmax")])
     assert np.isfinite(model.objective_history_).all()
+
+
+def test_kernels_whose_rows_sum_to_nothing_are_taken(X):
+    """A centred kernel is a kernel, and its degrees are rounding errors of either sign."""
+    centred = X - X.mean(axis=0)
+    for model in (GMKCF(3, kernels="precomputed"), KCF(3, kernel="precomputed")):
+        model.set_params(random_state=0).fit(centred @ centred.T)
+        assert len(set(model.labels_) - {-1}) == 3
 
 
 def test_ways_out_of_negative_row_sums_are_open(X):
@@ -161,6 +170,7 @@ def ids_of(model):
     return list(model.explain()["documents"]["ids"])
 
 
+@pytest.mark.usefixtures("calm")
 @pytest.mark.parametrize("form", ["texts", "features"])
 @pytest.mark.parametrize("stored", [False, True])
 def test_samples_are_called_as_the_index_calls_them(form, stored, tmp_path):
@@ -178,6 +188,7 @@ def test_samples_are_called_as_the_index_calls_them(form, stored, tmp_path):
     assert list(again.explain(ids=other)["documents"]["ids"]) == other
 
 
+@pytest.mark.usefixtures("calm")
 @pytest.mark.parametrize(
     ("index", "ids"),
     [

@@ -8,11 +8,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers.faulty import THREADS, small_store
-from helpers.faulty import run as gmkcf
+from helpers.faulty import THREADS, run as gmkcf, small_store
 from helpers.problems import dense, kernels, tiled
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy import sparse
 
 from gmkcf_dask.cli.report import cluster_line
@@ -27,7 +25,6 @@ from gmkcf_dask.methods.rmkkm import Rmkkm
 from gmkcf_dask.methods.spectral import Sc
 from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.results import insight as insights
-from gmkcf_dask.results import run_result
 from gmkcf_dask.results.cluster_terms import (
     ROWS_AT_ONCE,
     class_tf_idf,
@@ -51,7 +48,7 @@ KEYS = {
     "version", "title", "summary", "method", "n_samples", "n_clusters", "converged", "n_iter",
     "objective", "what", "clusters", "documents", "map", "kernels", "runs", "best", "fused",
     "scores", "confusion", "seconds", "bytes", "command", "versions", "parameters", "warnings",
-    "created",
+    "created", "n_without_cluster",
 }  # fmt: skip
 HOSTILE = "</script><script>alert('&quot;')\x1b[31m\u2028\udc80"
 
@@ -444,12 +441,12 @@ def test_sure_is_one_at_the_centre_and_nothing_halfway():
     assert found.sure[2] == 1.0
     np.testing.assert_allclose(found.sure[0], 1 - 1 / (28 / 3))
     assert found.sure[5] == pytest.approx(1 - (28 / 3 - 6) / 5)
-    assert found.central(0, 1) == [2]
-    assert found.central(1) == [3, 4, 5]
-    assert found.doubtful(1) == []
+    assert found.central_and_doubtful(0)[0][:1] == [2]
+    assert found.central_and_doubtful(1) == ([3, 4, 5], [])
     many = membership(np.arange(12.0)[:, None], np.array([0] * 11 + [1]), 2)
-    assert many.doubtful(0)[0] == 10
-    assert not set(many.central(0)) & set(many.doubtful(0))
+    central, doubtful = many.central_and_doubtful(0)
+    assert doubtful[0] == 10
+    assert not set(central) & set(doubtful)
 
 
 def test_a_cluster_of_one_says_nothing_of_how_clearly_it_belongs():
@@ -604,7 +601,7 @@ def test_a_run_is_whole_without_its_insight(tmp_path, monkeypatch, error):
         raise error
 
     assert gmkcf("fit", store, *FIT, "--out", tmp_path / "run")[0] == 0
-    monkeypatch.setattr(run_result, "explain", fails)
+    monkeypatch.setattr(pipeline, "explain", fails)
     code, said = gmkcf("fit", store, *FIT, "--out", tmp_path / "run", "--overwrite")
     assert code == 0, said
     assert "could not be worked out" in said

@@ -3,8 +3,7 @@
 import naive
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy import sparse
 
 from gmkcf_dask.compute.runner import Runner

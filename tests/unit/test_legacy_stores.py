@@ -85,7 +85,9 @@ def test_estimators_take_an_old_store_and_an_old_run(legacy):
     expected = [int(label) for label in labels(legacy.run / "labels.csv").values()]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = GMKCF(3, tol=1e-9, max_iter=40, random_state=0).fit(legacy.store)
+        model = GMKCF.paper(3, kernels="precomputed", tol=1e-9, max_iter=40, random_state=0).fit(
+            legacy.store
+        )
         loaded = load(legacy.run)
     assert model.labels_.tolist() == loaded.labels_.tolist() == expected
 

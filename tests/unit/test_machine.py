@@ -14,7 +14,7 @@ import pytest
 from gmkcf_dask.cluster.resources import of_client, share_of_memory, threads
 from gmkcf_dask.corpus.limits import most_bytes
 from gmkcf_dask.errors import PlanRefused
-from gmkcf_dask.pipeline.run import _named_worker
+from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.system import resources
 from gmkcf_dask.system.units import MIB
 
@@ -120,7 +120,7 @@ def test_address_space(monkeypatch):
 
 def test_everything_that_plans_asks_here(monkeypatch):
     monkeypatch.setattr(
-        resources, "memory_limits", lambda: [resources.MemoryLimit(400 * MIB, 100 * MIB, "here")]
+        resources, "memory_limits", lambda: [resources.MemoryLimit(400 * MIB, 100 * MIB)]
     )
     assert resources.free_memory() == 300 * MIB == threads(1).memory_per_worker
     assert resources.total_memory() == 400 * MIB
@@ -176,14 +176,17 @@ def client_of(memory):
     )
 
 
-def test_the_smallest_worker_is_named():
+def test_the_smallest_worker_is_named(monkeypatch):
+    def refuse(*sizes, **options):
+        raise PlanRefused("a worker needs 700 MiB")
+
     found = of_client(client_of([2048 * MIB, 400 * MIB, 2048 * MIB]), unchecked=True)
     assert found.memory_per_worker == 400 * MIB
     for word in ("tcp://host:1", "400.0 MiB", "2.0 GiB"):
         assert word in found.description
-    named = pytest.raises(PlanRefused, match=r"a worker needs .*; worker tcp://host:1 has")
-    with named, _named_worker(found):
-        raise PlanRefused("a worker needs 700 MiB")
+    monkeypatch.setattr(pipeline, "make_plan", refuse)
+    with pytest.raises(PlanRefused, match=r"a worker needs .*; worker tcp://host:1 has"):
+        pipeline._plan(found, (9, 2, 1, 2))
     alike = of_client(client_of([2048 * MIB, 2040 * MIB]), unchecked=True)
     assert alike.smallest is None
     assert "tcp://host:1" not in alike.description

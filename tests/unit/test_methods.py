@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from helpers.marks import mostly_slow
 from helpers.problems import dense, kernels, tiled
-from hypothesis import assume, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, example, given, settings, strategies as st
 from sklearn.datasets import make_blobs
 from sklearn.exceptions import ConvergenceWarning
 
+from gmkcf_dask.compute import eigen
+from gmkcf_dask.compute.lockstep import run_solver
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.errors import InputError, NumericsWarning
 from gmkcf_dask.events import StageProgress
 from gmkcf_dask.methods import coreg as coreg_module
-from gmkcf_dask.methods import eigen
 from gmkcf_dask.methods.coreg import Coreg, consensus
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import Gmkcf
@@ -25,7 +25,6 @@ from gmkcf_dask.methods.init import start_from_vectors
 from gmkcf_dask.methods.kcf import Kcf
 from gmkcf_dask.methods.kkm import Kkm
 from gmkcf_dask.methods.kmeans_steps import assign, random_centres
-from gmkcf_dask.methods.lockstep import run_solver
 from gmkcf_dask.methods.registry import METHODS, make_method, parameters_of
 from gmkcf_dask.methods.rmkkm import Rmkkm
 from gmkcf_dask.methods.spectral import Sc, embed

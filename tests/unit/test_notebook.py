@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import sklearn
 from helpers.html_text import read
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from sklearn.datasets import make_blobs
 from sklearn.exceptions import ConvergenceWarning
 
@@ -27,7 +26,7 @@ def X():
 @pytest.fixture(scope="module")
 def model(X):
     with pytest.warns(ConvergenceWarning):
-        return GMKCF(3, kernels=FEW, max_iter=30, random_state=0).fit(X)
+        return GMKCF.paper(3, kernels=FEW, max_iter=30, random_state=0).fit(X)
 
 
 def ours(html: str) -> str:
@@ -73,7 +72,8 @@ def test_hostile_names_stay_text(rng, tmp_path):
 
 
 def test_many_clusters_are_cut_short(rng):
-    model = KCF(2, kernel="precomputed", max_iter=3, random_state=0).fit(np.eye(4) + 0.1)
+    model = KCF(2, kernel="precomputed", init="random", max_iter=3, random_state=0)
+    model.fit(np.eye(4) + 0.1)
     model.labels_ = np.repeat(np.arange(50), 2)
     page = read(ours(model._repr_html_()))
     assert "and 30 more" in page.text

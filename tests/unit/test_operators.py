@@ -4,8 +4,7 @@ import naive
 import numpy as np
 import pytest
 from helpers.problems import dense, kernels, tiled
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gmkcf_dask.errors import DamagedStoreError
 

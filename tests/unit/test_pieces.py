@@ -11,8 +11,7 @@ import zarr
 from helpers.needs import need_package, need_program
 from helpers.problems import kernels, tiled
 from helpers.scripts import run_script
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gmkcf_dask.compute.blas import axpy, cores, on_cores
 from gmkcf_dask.compute.tile_ops import times

@@ -50,7 +50,7 @@ def X():
 @pytest.fixture(scope="module")
 def model(X):
     with pytest.warns(ConvergenceWarning):
-        return GMKCF(3, kernels=FEW, n_init=2, max_iter=20, random_state=0).fit(X)
+        return GMKCF.paper(3, kernels=FEW, n_init=2, max_iter=20, random_state=0).fit(X)
 
 
 def drawn(display) -> None:

@@ -20,7 +20,7 @@ def shape(printed):
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore::gmkcf_dask.errors.NumericsWarning")
-@pytest.mark.parametrize("name", ["tutorial", "howto"])
+@pytest.mark.parametrize("name", ["choosing", "tutorial", "howto"])
 @pytest.mark.slow
 def test_document(name, tmp_path):
     file = ROOT / "docs" / f"{name}.md"

@@ -5,17 +5,15 @@ import struct
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from helpers.blobs import blobs
+from helpers.commands import done, exits
 from helpers.counting import Counter
 from helpers.marks import mostly_slow
 from helpers.problems import dense, kernels, tiled
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from gmkcf_dask import GMKCF, KSuggestion, StageProgress, suggest_k
-from gmkcf_dask.cli import main
 from gmkcf_dask.cli.choose import parse_ks
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.methods import select_k as choosing
@@ -218,7 +216,7 @@ def test_a_sample_is_scored_where_there_are_many(four, monkeypatch, found):
 
 @pytest.mark.usefixtures("calm")
 def test_learned_weights_make_another_kernel(four, found):
-    model = GMKCF(4, random_state=0, max_iter=5, tol=0.5).fit(four)
+    model = GMKCF(4, kernels="paper12", random_state=0, max_iter=5, tol=0.5).fit(four)
     weights = dict(zip(model.kernel_names_, model.kernel_weights_, strict=True))
     other = suggest_k(four, FEW, n_restarts=3, kernel_weights=weights)
     assert other.k == found.k
@@ -345,21 +343,11 @@ def test_weights_that_cannot_be_are_refused(rng, weights, sentence):
 # the command line
 
 
-def gmkcf(*arguments):
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
-def done(*arguments):
-    result = gmkcf(*arguments)
-    assert result.exit_code == 0, result.output
-    return result
-
-
 @pytest.fixture(scope="module")
 def store(four, tmp_path_factory):
     folder = tmp_path_factory.mktemp("suggest")
     np.save(folder / "x.npy", four)
-    done("build", folder / "x.npy", folder / "s.zarr", "--cluster", "threads")
+    done("build", folder / "x.npy", folder / "s.zarr", "--cluster", "threads", "--paper")
     return folder / "s.zarr"
 
 
@@ -433,8 +421,7 @@ def test_without_matplotlib_it_says_so(store, tmp_path, monkeypatch):
 )
 def test_the_command_refuses_in_one_sentence(store, tmp_path, monkeypatch, arguments, sentence):
     monkeypatch.chdir(tmp_path)
-    result = gmkcf("suggest-k", store, *arguments)
-    assert result.exit_code == 2
+    result = exits(2, "suggest-k", store, *arguments)
     assert sentence in result.stderr
     assert len(result.stderr.splitlines()) == 1
 

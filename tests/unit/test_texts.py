@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from helpers.marks import mostly_slow
 from helpers.telling import refused, told
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from numpy.testing import assert_array_equal
 from sklearn.feature_extraction.text import (
     HashingVectorizer,
@@ -38,9 +38,10 @@ from gmkcf_dask.corpus import (
 )
 from gmkcf_dask.corpus.decode import page_text
 from gmkcf_dask.errors import DataWarning, DiskFullError, InputError
-from gmkcf_dask.events import StageProgress
+from gmkcf_dask.events import StageNote, StageProgress
 
 WORD = r"(?u)\b\w\w+\b"
+PLAIN = TextOptions(preset="plain")
 TEXTS = ["green tea, black tea", "coffee\nand milk", 'a "strong" café', "rien du tout"]
 
 
@@ -56,10 +57,10 @@ def quietly(call, *args, **kwargs):
 
 
 def in_batches(characters, texts, **options):
-    """A corpus read a few characters at a time."""
+    """A corpus read a few characters at a time, with the plain preset."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vectorize, "BATCH_CHARACTERS", characters)
-        return quietly(corpus_from_texts, texts, options=TextOptions(**options))
+        return quietly(corpus_from_texts, texts, options=replace(PLAIN, **options))
 
 
 def assert_same(X, expected):
@@ -98,7 +99,7 @@ def by_scikit_learn(texts, options):
 def test_any_partition_of_the_docstrings_gives_the_matrix_of_scikit_learn(docstrings, options):
     if "ngrams" in options:
         docstrings = docstrings[::4]  # pairs of words take their time
-    vectorizer, expected = by_scikit_learn(docstrings, TextOptions(**options))
+    vectorizer, expected = by_scikit_learn(docstrings, replace(PLAIN, **options))
     for characters in (40_000, 1_000_003, 1 << 40):
         corpus = in_batches(characters, docstrings, **options)
         assert_same(corpus.X, expected)
@@ -143,7 +144,7 @@ OPTIONS = st.fixed_dictionaries(
 def test_small_corpora_in_any_partition_with_any_options(texts, given_options, characters, stop):
     if stop and given_options.get("tokens") != "chars":
         given_options = given_options | {"stop_words": ["the", "WITH"]}
-    options = TextOptions(**given_options)
+    options = replace(PLAIN, **given_options)
     try:
         vectorizer, expected = by_scikit_learn(texts, options)
     except ValueError:
@@ -162,7 +163,7 @@ def test_small_corpora_in_any_partition_with_any_options(texts, given_options, c
 
 @given(SMALL, st.booleans(), st.sampled_from(["words", "chars"]), st.integers(1, 60))
 def test_hashing_is_that_of_scikit_learn(texts, sublinear, tokens, characters):
-    options = TextOptions(features="hashing", tokens=tokens, n_hash_features=64)
+    options = replace(PLAIN, features="hashing", tokens=tokens, n_hash_features=64)
     how = {**options.analysis(), "n_features": 64, "alternate_sign": False}
     expected = HashingVectorizer(**how).transform(texts)
     if sublinear:
@@ -181,24 +182,24 @@ def test_hashing_is_that_of_scikit_learn(texts, sublinear, tokens, characters):
 
 def test_workers_and_threads_give_the_same_bits(docstrings, runner_named):
     few = docstrings[:100]
-    _, expected = by_scikit_learn(few, TextOptions())
+    _, expected = by_scikit_learn(few, PLAIN)
     for name in ("threads", "two_workers"):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(vectorize, "BATCH_CHARACTERS", 20_000)
-            corpus = corpus_from_texts(iter(few), runner=runner_named(name))
+            corpus = corpus_from_texts(iter(few), options=PLAIN, runner=runner_named(name))
         assert_same(corpus.X, expected)
 
 
 def test_large_features_stay_in_files_that_vanish(docstrings, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(vectorize, "IN_MEMORY_BYTES", 1_000)
-    X = corpus_from_texts(docstrings[:300]).X
+    X = corpus_from_texts(docstrings[:300], options=PLAIN).X
     owner = X.data
     while isinstance(owner, np.ndarray) and not isinstance(owner, np.memmap):
         owner = owner.base
     assert isinstance(owner, np.memmap)
     assert not X.data.flags.owndata
-    _, expected = by_scikit_learn(docstrings[:300], TextOptions())
+    _, expected = by_scikit_learn(docstrings[:300], PLAIN)
     assert_same(X, expected)
     assert not any(tmp_path.iterdir())
 
@@ -265,8 +266,8 @@ TABLES += [packed(make) for make in (as_jsonl, as_csv, as_tsv)]
 
 @pytest.mark.parametrize("make", TABLES, ids=lambda make: make.__name__)
 def test_every_table_gives_the_same_corpus(make, tmp_path):
-    corpus = read_corpus(make(tmp_path))
-    _, expected = by_scikit_learn(TEXTS, TextOptions())
+    corpus = read_corpus(make(tmp_path), text=PLAIN)
+    _, expected = by_scikit_learn(TEXTS, PLAIN)
     assert_same(corpus.X, expected)
     assert corpus.ids == ("d0", "d1", "d2", "d3")
     assert corpus.labels == ("topic 0", "topic 1") * 2
@@ -287,8 +288,9 @@ def test_files_of_one_document_each(pattern, tmp_path):
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
-    corpus = read_corpus(str(tmp_path / "**" / "[0-3].*") if pattern else tmp_path)
-    _, expected = by_scikit_learn(TEXTS, TextOptions())
+    source = str(tmp_path / "**" / "[0-3].*") if pattern else tmp_path
+    corpus = read_corpus(source, text=PLAIN)
+    _, expected = by_scikit_learn(TEXTS, PLAIN)
     assert_same(corpus.X, expected)
     assert corpus.ids == tuple(files)
     assert corpus.labels == ("a", "a", "b", "b")
@@ -314,12 +316,16 @@ def test_progress_is_told_and_ends_at_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(vectorize, "BATCH_CHARACTERS", 10)
     heard = []
     read_corpus(as_jsonl(tmp_path), listen=heard.append)
-    assert {type(event) for event in heard} == {StageProgress}
     assert {event.stage for event in heard} == {"reading"}
+    *rest, last = heard
+    assert {type(event) for event in rest} == {StageProgress}
+    assert isinstance(last, StageNote)  # what the preset chose
+    assert (heard[-2].done, heard[-2].total) == (last.done, last.total)
     assert heard[-1].done == heard[-1].total
     assert heard[-1].bytes_done == (tmp_path / "x.jsonl").stat().st_size
     heard.clear()
-    corpus_from_texts(TEXTS, listen=heard.append)
+    corpus_from_texts(TEXTS, options=PLAIN, listen=heard.append)
+    assert {type(event) for event in heard} == {StageProgress}
     assert heard[-1] == StageProgress("reading", 4, 4, 0, "documents")
 
 
@@ -330,10 +336,10 @@ def test_repeated_empty_and_wordless_documents():
     texts = ["green tea", " green\n tea ", "", "  ", "!", "black tea", "green tea"]
     corpus, said = told(lambda: corpus_from_texts(texts, ids="abcdefg"))
     assert said == [
-        "2 of 7 documents are empty (first: c); they are kept, but their clusters have no meaning",
+        "2 of 7 documents are empty (first: c); they are kept, without words to be clustered by",
         "2 of 7 documents repeat an earlier one (first: b); they are kept",
         "1 of 7 documents have none of the terms that are kept (first: e); they are kept as rows "
-        "of zeros, but their clusters have no meaning",
+        "of zeros, without words to be clustered by",
     ]
     assert corpus.n_samples == 7
 
@@ -384,8 +390,8 @@ def test_new_documents_without_a_known_term_are_told(tmp_path):
     (tmp_path / "x.jsonl").write_text('{"text": "green rum"}\n{"text": "rum"}\n')
     new, said = told(lambda: read_like(tmp_path / "x.jsonl", corpus.reading, corpus.terms))
     assert said == [
-        "1 of 2 documents have no term that the model knows (first: 1); their clusters have no "
-        "meaning"
+        "1 of 2 documents have no term that the model knows (first: 1): they have no words to be "
+        "clustered by"
     ]
     assert_array_equal(np.diff(new.X.indptr), [1, 0])
     assert new.terms == corpus.terms

@@ -263,10 +263,10 @@ def test_texts_of_which_nothing_is_known_are_told(model):
     for door in (model.predict, model.transform):
         _, said = told(lambda door=door: door(["tulips", "zebra", "", "lion"]))
         assert said == [
-            "1 of 4 documents are empty (first: 2); they are kept, but their clusters have no "
-            "meaning",
-            "2 of 4 documents have no term that the model knows (first: 1); "
-            "their clusters have no meaning",
+            "1 of 4 documents are empty (first: 2); they are kept, without words to be clustered "
+            "by",
+            "2 of 4 documents have no term that the model knows (first: 1): "
+            "they have no words to be clustered by",
         ]
     assert told(lambda: model.predict(TEXTS + TEXTS))[1] == []
 
@@ -391,7 +391,7 @@ def test_command_reads_large_texts_with_processes(a_run, tmp_path, monkeypatch):
         asked_for.append(path)
         yield None
 
-    monkeypatch.setattr("gmkcf_dask.cli.predict.reading_runner", noted)
+    monkeypatch.setattr("gmkcf_dask.cli.runs.reading_runner", noted)
     lines_of(tmp_path / "new.jsonl", [{"body": "tulips"}])
     done(["predict", a_run, tmp_path / "new.jsonl", "--out", tmp_path / "o.csv"])
     assert asked_for == [str(tmp_path / "new.jsonl")]

@@ -1,4 +1,4 @@
-"""What a cluster file, written for workers that are jobs, says for one job with all inside."""
+"""Options of one Slurm job with all inside, from a cluster file for workers that are jobs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,16 @@ from gmkcf_dask.errors import InputError
 
 # of dask-jobqueue: they would change the workers, and there is no place for them here
 _NOT_TAKEN = ("worker-extra-args", "job-cpu", "job-mem", "job-directives-skip")
+# names of dask-jobqueue and ours
+_WORDS = {
+    "queue": "partition",
+    "account": "account",
+    "walltime": "time",
+    "interface": "interface",
+    "local-directory": "local_directory",
+    "python": "python",
+}
+_LISTS = {"job-extra-directives": "directives", "job-script-prologue": "prologue"}
 
 
 def from_config(config: ClusterConfig, cpus: int | None = None) -> dict[str, Any]:
@@ -25,15 +35,15 @@ def from_config(config: ClusterConfig, cpus: int | None = None) -> dict[str, Any
     section = "jobqueue.slurm."
     if config.system != "slurm":
         raise InputError("--cluster must name a file of kind jobqueue whose system is slurm")
-    options_of_jobs = {
+    jobs = {
         name.removeprefix(section): value
         for name, value in config.settings.items()
         if name.startswith(section) and value not in (None, [])
     }
-    wrong = [f"{section}{key}" for key in _NOT_TAKEN if key in options_of_jobs]
-    if wrong or config.dashboard:
+    misplaced = [f"{section}{key}" for key in _NOT_TAKEN if key in jobs]
+    if misplaced or config.dashboard:
         raise InputError(
-            f"{(*wrong, 'gmkcf.dashboard')[0]} of the cluster file has no place in a job that "
+            f"{(*misplaced, 'gmkcf.dashboard')[0]} of the cluster file has no place in a job that "
             "brings its own cluster: leave it out"
         )
     with dask.config.set(config.settings):
@@ -43,24 +53,9 @@ def from_config(config: ClusterConfig, cpus: int | None = None) -> dict[str, Any
         options["mem_per_cpu"] = worker.memory // options["cpus_per_task"]
     if config.workers is not None:
         options["ntasks"] = config.workers + 1
-    renamed = {
-        "queue": "partition",
-        "account": "account",
-        "walltime": "time",
-        "interface": "interface",
-        "local-directory": "local_directory",
-        "python": "python",
-    }
+    options |= {ours: str(jobs[theirs]) for theirs, ours in _WORDS.items() if theirs in jobs}
     options |= {
-        ours: str(options_of_jobs[theirs])
-        for theirs, ours in renamed.items()
-        if theirs in options_of_jobs
-    }
-    lists = {"job-extra-directives": "directives", "job-script-prologue": "prologue"}
-    options |= {
-        name: tuple(map(str, options_of_jobs[theirs]))
-        for theirs, name in lists.items()
-        if theirs in options_of_jobs
+        ours: tuple(map(str, jobs[theirs])) for theirs, ours in _LISTS.items() if theirs in jobs
     }
     storage: str | None = config.storage
     if storage is not None and "://" not in storage:

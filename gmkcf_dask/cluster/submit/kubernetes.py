@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from gmkcf_dask.cluster.resources import WORKER_ENVIRONMENT
+from gmkcf_dask.cluster.process_settings import WORKER_ENVIRONMENT
 from gmkcf_dask.cluster.submit.render import render
 from gmkcf_dask.cluster.submit.slurm import DASK_SETTINGS, refuse_lines, resumed
 from gmkcf_dask.compute.plan import refuse_small_workers
@@ -32,56 +32,27 @@ _LOGS = 256 * MIB
 
 @dataclass(frozen=True)
 class KubernetesJob:
-    """What to ask the operator for, and what to run there.
-
-    Attributes
-    ----------
-    command : tuple of str
-        Words after `gmkcf`, without options of a cluster; paths as pods see them.
-    image : str
-        With this package inside, for all pods.
-    memory : int
-        Bytes of a worker, and of the driver.
-    volumes : tuple of str
-        CLAIM:/path, mounted into all pods.
-    tls_secret : str, optional
-        A secret with ca.pem, member.pem and member.key; traffic is in the open without.
-    pull_secrets : tuple of str
-        Secrets with which the image is pulled.
-    scratch : int
-        Bytes of ephemeral storage of every pod, for results that do not fit into memory and other
-        temporary files.
-    user, group : int
-        Under which all containers run; the group also reads the TLS secret and owns claims.
-    seconds : int, optional
-        Longest time of the pod that runs the driver.
-    paths : tuple of str
-        Paths and URLs in the command, all of which pods have to share.
-    """
+    """What to ask the operator for, and what to run there. Sizes in bytes."""
 
     name: str
-    command: tuple[str, ...]
-    image: str
+    command: tuple[str, ...]  # words after `gmkcf`, without cluster options; paths of pods
+    image: str  # with this package inside, for all pods
     workers: int
-    memory: int
-    volumes: tuple[str, ...]
+    memory: int  # of a worker, and of the driver
+    volumes: tuple[str, ...]  # CLAIM:/path, mounted into all pods
     cpus: int = 1
     namespace: str | None = None
-    tls_secret: str | None = None
-    pull_secrets: tuple[str, ...] = ()
-    scratch: int = 20 << 30
-    user: int = 1000
-    group: int = 1000
-    seconds: int | None = None
-    paths: tuple[str, ...] = ()
+    tls_secret: str | None = None  # has ca.pem, member.pem and member.key; None: no encryption
+    pull_secrets: tuple[str, ...] = ()  # with which the image is pulled
+    scratch: int = 20 << 30  # ephemeral storage of every pod, for spilled results and such
+    user: int = 1000  # of all containers
+    group: int = 1000  # of all containers; it also reads the TLS secret and owns claims
+    seconds: int | None = None  # longest time of the pod that runs the driver
+    paths: tuple[str, ...] = ()  # paths and URLs in the command, all of which pods have to share
 
     def __post_init__(self) -> None:
-        names = {
-            "--name": self.name,
-            "--namespace": self.namespace,
-            "--tls-secret": self.tls_secret,
-        }
-        for option, name in names.items():
+        names = (self.name, self.namespace, self.tls_secret)
+        for option, name in zip(("--name", "--namespace", "--tls-secret"), names, strict=True):
             if name is not None and not _LABEL.fullmatch(name):
                 raise InputError(
                     f"{option} must be a name as Kubernetes has them, of a-z 0-9 - and at most 45 "
@@ -110,7 +81,12 @@ class KubernetesJob:
             raise InputError("--volume is missing: all pods must see the store, at one path")
         mounts = _mounts(self.volumes)
         for path in self.paths:
-            _refuse_unshared(path, mounts)
+            if "://" not in path and not any(_plain(path).is_relative_to(m) for m in mounts):
+                raise InputError(
+                    f"{path[:200]!r} is not below a --volume ({', '.join(map(str, mounts))}), so "
+                    "pods would not share it and it would end with them: give an absolute path "
+                    "there, or a URL"
+                )
         refuse_lines("the command", *self.command)
         refuse_small_workers(self.memory)
 
@@ -135,15 +111,6 @@ def _mounts(volumes: tuple[str, ...]) -> list[PurePosixPath]:
             raise InputError(f"--volume mounts {path} twice: give each claim a path of its own")
         mounts.append(path)
     return mounts
-
-
-def _refuse_unshared(path: str, mounts: list[PurePosixPath]) -> None:
-    if "://" in path or any(_plain(path).is_relative_to(mount) for mount in mounts):
-        return
-    raise InputError(
-        f"{path[:200]!r} is not below a --volume ({', '.join(map(str, mounts))}), so pods would "
-        "not share it and it would end with them: give an absolute path there, or a URL"
-    )
 
 
 def _plain(path: str) -> PurePosixPath:
@@ -190,11 +157,10 @@ def _environment(job: KubernetesJob) -> dict[str, str]:
         own |= {
             f"{section}REQUIRE_ENCRYPTION": "True",
             f"{section}TLS__CA_FILE": f"{_TLS}/ca.pem",
-            f"{section}TLS__SCHEDULER__CERT": f"{_TLS}/member.pem",
-            f"{section}TLS__SCHEDULER__KEY": f"{_TLS}/member.key",
-            f"{section}TLS__WORKER__CERT": f"{_TLS}/member.pem",
-            f"{section}TLS__WORKER__KEY": f"{_TLS}/member.key",
         }
+        for role in ("SCHEDULER", "WORKER"):
+            own[f"{section}TLS__{role}__CERT"] = f"{_TLS}/member.pem"
+            own[f"{section}TLS__{role}__KEY"] = f"{_TLS}/member.key"
     return WORKER_ENVIRONMENT | DASK_SETTINGS | own
 
 

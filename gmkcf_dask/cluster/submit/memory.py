@@ -2,97 +2,164 @@
 
 from __future__ import annotations
 
-import math
 import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gmkcf_dask.cluster.submit.slurm import SCHEDULER_BYTES
-from gmkcf_dask.compute.costs import SCHEDULER_BYTES as IN_PLAN
-from gmkcf_dask.compute.costs import Job
+from gmkcf_dask.compute.costs import PROCESS_BYTES, SCHEDULER_BYTES as IN_PLAN, Job
+from gmkcf_dask.compute.factor_plan import factor_sizes, make_factor_plan
 from gmkcf_dask.compute.plan import make_plan
 from gmkcf_dask.corpus.read import UNREADABLE
 from gmkcf_dask.errors import GmkcfError
-from gmkcf_dask.kernels.specs import resolve_kernels
+from gmkcf_dask.kernels.factored import FactorKind
+from gmkcf_dask.kernels.specs import HEAT, LOCAL, KernelSpec, LocalSet, TileSpec, resolve_kernels
+from gmkcf_dask.kernels.tiling import Precision
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.object_storage import is_remote
+from gmkcf_dask.store.request import MAX_CLUSTERS, factor_kinds
 
 _LARGEST_SHAPE = 4096
 _ANY_WORKER = 1 << 50  # the plan is asked for its driver only
 
 
 def driver_memory(command: str, params: dict[str, Any]) -> int | None:
-    """Bytes of driver and scheduler by the plan; None where only reading the input could tell.
+    """Bytes of driver and scheduler for "run" or "fit" with some options, by the plan.
 
-    A store tells it by its manifest, a matrix by the headers of its `.npy` or `.npz`. Of texts
-    nothing is known before they are read.
-
-    Parameters
-    ----------
-    command : {"run", "fit"}
-    params : dict
-        The options of that command.
+    A store tells it by its manifest, a matrix by the headers of its `.npy` or `.npz`. None for
+    other input, such as texts, which has to be read first.
     """
     try:
-        if command == "fit":
-            manifest = KernelStore.open(params["store"]).manifest
-            shape, size = (manifest.n_samples, manifest.n_features), 0
-            n_kernels, precision = len(manifest.kernels), manifest.precision
-            signed = min((manifest.stored_minima or {"": 0.0}).values()) < 0.0
-        else:
-            shape, size = _matrix(params["input_path"])
-            n_kernels = len(resolve_kernels(params["kernels"]))
-            precision = params.get("precision") or "float32"
-            signed = params.get("scaling") == "none"
-        plan = make_plan(
-            *shape,
-            n_kernels,
-            params["n_clusters"],
-            feature_bytes=size,
-            memory_per_worker=_ANY_WORKER,
-            precision=precision,
-            signed=signed,
-            job=_job(params, n_kernels),
-        )
+        found = _store_sizes(params) if command == "fit" else _input_sizes(params)
+        drivers = [_tiles_driver(found, params)] if found.n_tiled else []
+        if found.factored:
+            drivers.append(max(_factors_driver(found, kinds, params) for kinds in found.factored))
     except (GmkcfError, KeyError, *UNREADABLE):
         return None  # the job itself says what is wrong with its input
-    # the plan counts a scheduler inside the driver's process; here it has one of its own
-    return plan.driver_bytes - IN_PLAN + SCHEDULER_BYTES
+    return sum(drivers) - (len(drivers) - 1) * PROCESS_BYTES + SCHEDULER_BYTES
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """What a job is about.
+
+    Attributes
+    ----------
+    factored : tuple of mappings of str to str
+        Factored kernels by name, as they may turn out to be: dense rows have to be read to know.
+    """
+
+    shape: tuple[int, int]
+    feature_bytes: int
+    n_tiled: int
+    factored: tuple[Mapping[str, FactorKind], ...]
+    most: int
+    precision: Precision
+    signed: bool
+    built: bool
+
+
+def _store_sizes(params: dict[str, Any]) -> _Sizes:
+    manifest = KernelStore.open(params["store"]).manifest
+    kinds = {record.name: record.kind for record in manifest.factored}
+    options = manifest.factor_options
+    return _Sizes(
+        (manifest.n_samples, manifest.n_features),
+        0,
+        len(manifest.kernels),
+        (kinds,) if kinds else (),
+        MAX_CLUSTERS if options is None else options.max_clusters,
+        manifest.precision,
+        min((manifest.stored_minima or {"": 0.0}).values()) < 0.0,
+        built=True,
+    )
+
+
+def _input_sizes(params: dict[str, Any]) -> _Sizes:
+    shape, size, is_sparse = _matrix(params["input_path"])
+    specs = resolve_kernels(params["kernels"])
+    sets: tuple[tuple[KernelSpec, ...], ...] = ((),)
+    if LocalSet() in specs:
+        sets = (LOCAL,) if is_sparse else (LOCAL, HEAT)
+    factored = [factor_kinds((*specs, *local)) for local in sets]
+    return _Sizes(
+        shape,
+        size,
+        sum(isinstance(spec, TileSpec) for spec in specs),
+        tuple(kinds for kinds in factored if kinds),
+        params.get("max_clusters") or max(MAX_CLUSTERS, params["n_clusters"]),
+        params.get("precision") or "float32",
+        params.get("scaling") == "none",
+        built=False,
+    )
 
 
 def _job(params: dict[str, Any], n_kernels: int) -> Job:
-    """What the options of a command say of the job."""
-    init = params.get("init")
     return Job(
         params["n_clusters"],
         params.get("method") or "gmkcf",
         n_init=params.get("n_init") or 1,
         n_alone=n_kernels if params.get("kernel") == "all" else 1,
-        spectral=init == "spectral",
+        spectral=params.get("init") == "spectral",
     )
 
 
-def _matrix(given: str) -> tuple[tuple[int, int], int]:
-    """Shape and bytes of a matrix, without reading it."""
+def _tiles_driver(found: _Sizes, params: dict[str, Any]) -> int:
+    plan = make_plan(
+        *found.shape,
+        found.n_tiled,
+        params["n_clusters"],
+        feature_bytes=found.feature_bytes,
+        memory_per_worker=_ANY_WORKER,
+        precision=found.precision,
+        signed=found.signed,
+        job=_job(params, found.n_tiled),
+    )
+    # the plan counts a scheduler inside the driver's process; here it has one of its own
+    return plan.driver_bytes - IN_PLAN
+
+
+def _factors_driver(found: _Sizes, kinds: Mapping[str, FactorKind], params: dict[str, Any]) -> int:
+    n_clusters = params["n_clusters"]
+    sizes = factor_sizes(kinds, *found.shape, n_clusters, found.most, found.feature_bytes)
+    plan = make_factor_plan(
+        sizes,
+        n_workers=1,
+        threads_per_worker=1,
+        memory_per_worker=_ANY_WORKER,
+        one_process=False,
+        free_memory=_ANY_WORKER,
+        built=found.built,
+        job=_job(params, len(kinds)),
+    )
+    return plan.driver_bytes
+
+
+def _matrix(given: str) -> tuple[tuple[int, int], int, bool]:
+    """Shape and bytes of a matrix, and whether it is sparse, without reading it."""
     path = Path(given)
     if is_remote(given):
         raise ValueError(given)
     if path.suffix == ".npy":
         with path.open("rb") as file:
-            shape, dtype = _header(file)
-        return _of_two(shape), math.prod(shape) * dtype.itemsize
+            (n, d), dtype = _header(file)
+        return (n, d), n * d * dtype.itemsize, False
     with zipfile.ZipFile(path) as archive:
         size = sum(member.file_size for member in archive.infolist())
-        if "shape.npy" in archive.namelist():  # sparse
+        is_sparse = "shape.npy" in archive.namelist()
+        if is_sparse:
             if archive.getinfo("shape.npy").file_size > _LARGEST_SHAPE:
                 raise ValueError(given)
             with archive.open("shape.npy") as member:
-                stored = np.lib.format.read_array(member, allow_pickle=False)
-            return _of_two(tuple(map(int, stored.ravel()))), size
-        with archive.open("X.npy") as member:
-            return _of_two(_header(member)[0]), size
+                n, d = map(int, np.lib.format.read_array(member, allow_pickle=False).ravel())
+        else:
+            with archive.open("X.npy") as member:
+                (n, d), _ = _header(member)
+    return (n, d), size, is_sparse
 
 
 def _header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -103,8 +170,3 @@ def _header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     }
     shape, _, dtype = read[version](file)
     return shape, dtype
-
-
-def _of_two(shape: tuple[int, ...]) -> tuple[int, int]:
-    n, d = shape
-    return n, d

@@ -23,21 +23,20 @@ _MOST_BYTES = 1 << 30
 
 
 def progress_mark(out: Path, store: Path | None = None) -> str:
-    """A line for the state of a run folder, of those inside it, and of the store.
+    """A line for the state of a run folder, of those inside it (one per kernel), and of the store.
 
-    Parameters
-    ----------
-    out : Path
-        With a checkpoint or a result, or with one such folder per kernel.
-    store : Path, optional
-        Of which the number of files counts, for no checkpoint is written before it is complete.
+    The number of files of the store counts: no checkpoint is written before it is complete.
     """
     folders = [out, *(out / name for name in sorted(names_in(out)) if name != "checkpoint")]
-    digest = blake2b(digest_size=8)
-    for folder in folders:
-        for line in _marks(folder):
-            digest.update(f"{folder.name}/{line}\n".encode())
-    return f"{digest.hexdigest()} {0 if store is None else _files_in(store)}"
+    lines = [f"{folder.name}/{line}\n" for folder in folders for line in _marks(folder)]
+    digest = blake2b("".join(lines).encode(), digest_size=8).hexdigest()
+    if store is None:
+        n_files = 0
+    elif is_remote(store):
+        n_files = len(sizes_below(store))
+    else:
+        n_files = sum(len(files) for _, _, files in os.walk(store))
+    return f"{digest} {n_files}"
 
 
 def _marks(folder: Path) -> Iterator[str]:
@@ -56,12 +55,6 @@ def _serial(content: bytes) -> object:
         return json.loads(content)["serial"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None  # damaged: the driver says so
-
-
-def _files_in(store: Path) -> int:
-    if is_remote(store):
-        return len(sizes_below(store))
-    return sum(len(files) for _, _, files in os.walk(store))
 
 
 def main(words: list[str]) -> int:

@@ -22,10 +22,6 @@ def render(template: str, **values: Any) -> str:
     return _ENVIRONMENT.get_template(template).render(values)
 
 
-def _assigned(value: str) -> str:
-    return value if _SHELL_WORD.fullmatch(value) else shlex.quote(value)
-
-
 _ENVIRONMENT = jinja2.Environment(  # noqa: S701  # neither HTML nor XML
     loader=jinja2.PackageLoader("gmkcf_dask.cluster.submit"),
     undefined=jinja2.StrictUndefined,
@@ -36,7 +32,7 @@ _ENVIRONMENT = jinja2.Environment(  # noqa: S701  # neither HTML nor XML
 _ENVIRONMENT.filters |= {
     "shell": lambda value: shlex.quote(str(value)),
     "words": shlex.join,
-    "assigned": _assigned,
+    "assigned": lambda value: value if _SHELL_WORD.fullmatch(value) else shlex.quote(value),
     # a text of JSON is a text of YAML, too
     "yaml": lambda value: json.dumps(str(value), ensure_ascii=False),
 }

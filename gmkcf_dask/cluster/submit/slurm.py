@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from gmkcf_dask.cluster.resources import WORKER_ENVIRONMENT
+from gmkcf_dask.cluster.process_settings import WORKER_ENVIRONMENT
 from gmkcf_dask.cluster.submit.render import render
 from gmkcf_dask.compute.plan import refuse_small_workers
 from gmkcf_dask.errors import InputError, PlanRefused
@@ -55,75 +55,42 @@ SCHEDULER_BYTES = 512 * MIB
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """What to ask Slurm for, and what to run there.
+    """What to ask Slurm for, and what to run there. Memory in bytes.
 
-    Attributes
-    ----------
-    command : tuple of str
-        Words after `gmkcf`, without options of a cluster.
-    folder : Path
-        For the script, its logs and, while the job runs, its certificates.
-    cwd : Path
-        Where relative paths in the command begin.
-    ntasks : int
-        One for scheduler and driver, the others are workers.
-    mem_per_cpu, mem : int, optional
-        Bytes of a CPU, or of a node: one of them. With the latter the number of nodes is given,
-        too.
-    driver_memory : int, optional
-        Bytes of driver and scheduler together: as much as a worker when not given. A driver that
-        takes more than a task has gets several tasks.
-    time : str
-        As Slurm writes it: minutes, H:M:S or D-H:M:S.
-    python : str
-        The interpreter on the nodes.
-    directives, prologue : tuple of str
-        More options for sbatch; lines of shell to run first, as `module load`.
-    interface : str, optional
-        The network to talk over; Dask's own choice when not given.
-    stop_before : int
-        Seconds before the end of its time at which the driver is asked to write its checkpoint.
-    restarts : int
-        How often a job queues itself again.
-    storage : str, optional
-        An absolute path or URL that stores are put into; beside the results when not given.
-    places : tuple of str
-        Run folder and store, in which progress is seen; absolute paths or URLs.
-    stall_timeout : float, optional
-        Seconds without progress after which the driver gives up.
-    environment, settings : mapping of str to str
-        Variables of all processes, beside ours and instead of them: of the allocator and BLAS, and
-        Dask's settings.
+    One of `mem_per_cpu` and `mem` is given, the latter together with `nodes`. A driver that takes
+    more memory than a task has gets several tasks.
     """
 
     name: str
-    command: tuple[str, ...]
-    folder: Path
-    cwd: Path
-    ntasks: int
-    time: str
-    python: str
+    command: tuple[str, ...]  # words after `gmkcf`, without options of a cluster
+    folder: Path  # for the script, its logs and, while the job runs, its certificates
+    cwd: Path  # where relative paths in the command begin
+    ntasks: int  # one for scheduler and driver, the others are workers
+    time: str  # as Slurm writes it: minutes, H:M:S or D-H:M:S
+    python: str  # the interpreter on the nodes
     mem_per_cpu: int | None = None
-    mem: int | None = None
-    driver_memory: int | None = None
+    mem: int | None = None  # of a node
+    driver_memory: int | None = None  # of driver and scheduler together; None: as of a worker
     cpus_per_task: int = 1
     nodes: int | None = None
     partition: str | None = None
     account: str | None = None
-    interface: str | None = None
+    interface: str | None = None  # the network to talk over; None: Dask's own choice
     local_directory: str | None = None
-    directives: tuple[str, ...] = ()
-    prologue: tuple[str, ...] = ()
-    stop_before: int = 120
-    restarts: int = 20
-    storage: str | None = None
-    places: tuple[str, ...] = ()
-    stall_timeout: float | None = None
+    directives: tuple[str, ...] = ()  # more options for sbatch
+    prologue: tuple[str, ...] = ()  # lines of shell to run first, as `module load`
+    stop_before: int = 120  # seconds before its end at which the driver writes its checkpoint
+    restarts: int = 20  # how often a job queues itself again
+    storage: str | None = None  # absolute path or URL for stores; None: beside the results
+    places: tuple[str, ...] = ()  # run folder and store, which show progress: absolute, or URLs
+    stall_timeout: float | None = None  # seconds without progress after which the driver gives up
+    # variables of all processes, instead of ours: of the allocator and BLAS, and Dask's settings
     environment: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check_slurm(self)
+        _validate_texts(self)
+        _validate_sizes(self)
 
     @property
     def script(self) -> Path:
@@ -214,9 +181,8 @@ def job_name(out: str) -> str:
     'gmkcf-run-0234'
     """
     end = re.sub(r"[^a-z0-9]+", "-", out.rstrip("/").rpartition("/")[2].lower()).strip("-")
-    return (
-        f"gmkcf-{end[:24].rstrip('-') or 'run'}-{blake2b(out.encode(), digest_size=2).hexdigest()}"
-    )
+    digest = blake2b(out.encode(), digest_size=2).hexdigest()
+    return f"gmkcf-{end[:24].rstrip('-') or 'run'}-{digest}"
 
 
 def mebibytes(amount: str, option: str = "--mem-per-cpu") -> int:
@@ -243,15 +209,10 @@ def slurm_seconds(time: str) -> int:
     if not match:
         raise InputError(f"{time!r} is not a time as Slurm has it, such as 12:00:00 or 2-00:00:00")
     parts = [int(part) for part in match.groups()[1:] if part is not None]
-    if match[1] is not None:
-        hours, minutes, seconds = (*parts, 0, 0)[:3]
-        return ((int(match[1]) * 24 + hours) * 60 + minutes) * 60 + seconds
-    minutes_first = {1: (0, *parts, 0), 2: (0, *parts), 3: parts}[len(parts)]
-    hours, minutes, seconds = minutes_first
-    return (hours * 60 + minutes) * 60 + seconds
-
-
-# what values may be
+    if match[1] is None and len(parts) < 3:  # it begins with minutes
+        parts.insert(0, 0)
+    hours, minutes, seconds = (*parts, 0, 0)[:3]
+    return ((int(match[1] or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def refuse_lines(what: str, *values: str) -> None:
@@ -261,7 +222,7 @@ def refuse_lines(what: str, *values: str) -> None:
             raise InputError(f"{what} must be in one line and printable, not {value[:60]!r}")
 
 
-def _check_slurm(job: SlurmJob) -> None:
+def _validate_texts(job: SlurmJob) -> None:
     if not NAME.fullmatch(job.name):
         raise InputError(f"the name of a job is made of A-Z a-z 0-9 _ . -, not {job.name[:60]!r}")
     refuse_lines("the command", *job.command)
@@ -293,7 +254,10 @@ def _check_slurm(job: SlurmJob) -> None:
                 f"not {directive[:60]!r}"
             )
         if match[1] in _OURS:
-            raise InputError(f"--sbatch={match[1]} cannot be given: the job script says it itself")
+            raise InputError(f"--sbatch={match[1]} cannot be given: the job script sets it itself")
+
+
+def _validate_sizes(job: SlurmJob) -> None:
     if job.ntasks < 2:
         raise InputError("--ntasks must be at least 2: one for the driver, the others are workers")
     if job.nodes is not None and not 1 <= job.nodes <= job.ntasks:
@@ -303,18 +267,12 @@ def _check_slurm(job: SlurmJob) -> None:
             f"--time {job.time} is not more than the {job.stop_before} seconds that a job takes to "
             "end: ask for more, or lower --stop-before"
         )
-    _check_memory(job)
-
-
-def _check_memory(job: SlurmJob) -> None:
     if (job.mem_per_cpu is None) is (job.mem is None):
         raise InputError(
-            "say one of --mem-per-cpu and --mem: the memory of a CPU, or that of a node"
+            "give one of --mem-per-cpu and --mem: the memory of a CPU, or that of a node"
         )
     if job.mem is not None and job.nodes is None:
-        raise InputError(
-            "--mem is the memory of a node, so --nodes must be said: tasks share it evenly"
-        )
+        raise InputError("--mem is the memory of a node and needs --nodes: tasks share it evenly")
     driver = job.driver_memory or 0
     if job.mem is not None and driver >= job.mem:
         raise PlanRefused(

@@ -40,32 +40,18 @@ class OnFeatures:
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of the comparison.
+    """One row of the comparison."""
 
-    Attributes
-    ----------
-    name : str
-        What `--methods` calls it.
-    title : str
-        What tables call it; for a method of the paper the name of its column there.
-    settings : str
-    kind : {"paper", "variant", "reference"}
-    method : callable (n_clusters, data set) → Method, for those that see kernels only
-    on_features : callable (X, n_clusters, seed) → OnFeatures, for those that see X only
-    deterministic : bool
-        One run stands for all seeds.
-    needs_nonnegative : bool
-        Of the features.
-    """
-
-    name: str
-    title: str
+    name: str  # what `--methods` calls it
+    title: str  # what tables call it; for a method of the paper the name of its column there
     settings: str
     kind: Literal["paper", "variant", "reference"]
     method: Callable[[int, str], Method] | None = None
+    """(n_clusters, data set) → method, for those that see kernels only."""
     on_features: Callable[[Matrix, int, int], OnFeatures] | None = None
-    deterministic: bool = False
-    needs_nonnegative: bool = False
+    """(X, n_clusters, seed), for those that see X only."""
+    deterministic: bool = False  # one run stands for all seeds
+    needs_nonnegative: bool = False  # features
 
     @property
     def single_kernel(self) -> bool:
@@ -91,86 +77,30 @@ def _neighbour_graph(X: Matrix, k: int, seed: int) -> OnFeatures:
     return OnFeatures(model.fit(X).labels_, float("nan"), 0)
 
 
-ENTRIES: dict[str, Entry] = {
-    entry.name: entry
-    for entry in (
-        Entry("kkm", "KKM", "one start, mean over the kernels", "paper", lambda k, _: Kkm(k)),
-        Entry(
-            "sc",
-            "SC",
-            "unnormalised Laplacian, mean over the kernels",
-            "paper",
-            lambda k, _: Sc(k, "unnormalized"),
-        ),
-        Entry(
-            "kcf",
-            "KCF",
-            "mean over the kernels, final V exact",
-            "paper",
-            lambda k, _: Kcf(k),
-        ),
-        Entry(
-            "coreg",
-            "Coreg",
-            "λ = 100 (TR31: 1)",
-            "paper",
-            lambda k, dataset: Coreg(k, lam=1.0 if dataset == "tr31" else 100.0),
-        ),
-        Entry(
-            "rmkkm",
-            "RMKKM",
-            "γ = 0.4, inner clustering restarted",
-            "paper",
-            lambda k, _: Rmkkm(k, gamma=0.4, restart_inner=True),
-        ),
-        Entry("gmkcf", "GMKCF", "Algorithm 1, final V exact", "paper", lambda k, _: Gmkcf(k)),
-        Entry(
-            "sc_symmetric",
-            "SC, symmetric",
-            "normalised cut, mean over the kernels",
-            "variant",
-            lambda k, _: Sc(k),
-        ),
-        Entry("coreg_0.1", "Coreg, λ = 0.1", "as the text says", "variant", lambda k, _: Coreg(k)),
-        Entry(
-            "rmkkm_warm",
-            "RMKKM, γ = 0.3",
-            "as the text says, going on from the last centres",
-            "variant",
-            lambda k, _: Rmkkm(k),
-        ),
-        Entry(
-            "gmkcf_spectral",
-            "GMKCF, spectral start",
-            "deterministic but for K-means",
-            "variant",
-            lambda k, _: Gmkcf(k, init="spectral"),
-        ),
-        Entry(
-            "kmeans",
-            "KMeans on X",
-            "scikit-learn, n_init = 10",
-            "reference",
-            on_features=_kmeans,
-        ),
-        Entry(
-            "nmf",
-            "NMF on X",
-            "scikit-learn, nndsvda, argmax; one run, the seed hardly matters",
-            "reference",
-            on_features=_nmf,
-            deterministic=True,
-            needs_nonnegative=True,
-        ),
-        Entry(
-            "knn_spectral",
-            "Spectral on X",
-            f"scikit-learn, {NEIGHBOURS} neighbours",
-            "reference",
-            on_features=_neighbour_graph,
-        ),
-    )
-}
+_ROWS = (
+    Entry("kkm", "KKM", "one start, mean over the kernels", "paper", lambda k, _: Kkm(k)),
+    Entry("sc", "SC", "unnormalised Laplacian, mean over the kernels", "paper",
+          lambda k, _: Sc(k, "unnormalized")),
+    Entry("kcf", "KCF", "mean over the kernels, final V exact", "paper", lambda k, _: Kcf(k)),
+    Entry("coreg", "Coreg", "λ = 100 (TR31: 1)", "paper",
+          lambda k, dataset: Coreg(k, lam=1.0 if dataset == "tr31" else 100.0)),
+    Entry("rmkkm", "RMKKM", "γ = 0.4, inner clustering restarted", "paper",
+          lambda k, _: Rmkkm(k, gamma=0.4, restart_inner=True)),
+    Entry("gmkcf", "GMKCF", "Algorithm 1, final V exact", "paper", lambda k, _: Gmkcf(k)),
+    Entry("sc_symmetric", "SC, symmetric", "normalised cut, mean over the kernels", "variant",
+          lambda k, _: Sc(k)),
+    Entry("coreg_0.1", "Coreg, λ = 0.1", "as the text says", "variant", lambda k, _: Coreg(k)),
+    Entry("rmkkm_warm", "RMKKM, γ = 0.3", "as the text says, going on from the last centres",
+          "variant", lambda k, _: Rmkkm(k)),
+    Entry("gmkcf_spectral", "GMKCF, spectral start", "deterministic but for K-means", "variant",
+          lambda k, _: Gmkcf(k, init="spectral")),
+    Entry("kmeans", "KMeans on X", "scikit-learn, n_init = 10", "reference", on_features=_kmeans),
+    Entry("nmf", "NMF on X", "scikit-learn, nndsvda, argmax; one run, the seed hardly matters",
+          "reference", on_features=_nmf, deterministic=True, needs_nonnegative=True),
+    Entry("knn_spectral", "Spectral on X", f"scikit-learn, {NEIGHBOURS} neighbours", "reference",
+          on_features=_neighbour_graph),
+)  # fmt: skip
+ENTRIES = {entry.name: entry for entry in _ROWS}
 
 
 def choose_entries(names: Sequence[str]) -> list[Entry]:

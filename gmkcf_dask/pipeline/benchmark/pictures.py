@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,11 @@ from matplotlib.figure import Figure
 
 from gmkcf_dask.pipeline.benchmark.entries import Entry
 from gmkcf_dask.pipeline.benchmark.published import MEASURES, SIZES, TITLES
-from gmkcf_dask.pipeline.benchmark.tables import Cell, Results, published
+from gmkcf_dask.pipeline.benchmark.tables import Results, published
+from gmkcf_dask.results.plots.base import INK, png_of, style_panel
 from gmkcf_dask.store.files import put_atomic
 
-INK, QUIET = "#1f2933", "#7b8794"
+QUIET = "#7b8794"
 COLOURS = {
     "KKM": "#a9c7d9", "SC": "#7fa8c2", "KCF": "#5588a8",
     "Coreg": "#f2c68c", "RMKKM": "#e39f4d", "GMKCF": "#c2410c",
@@ -24,35 +24,37 @@ REFERENCE_COLOURS = ("#d3d9de", "#aeb8c0", "#88949e")
 
 def draw_measure(results: Results, measure: str, path: Path) -> None:
     """One measure: the paper's methods and the references on every set, and their mean."""
-    groups = [(TITLES.get(dataset, dataset), dataset) for dataset in results.datasets]
+    groups: list[tuple[str, str | None]] = [
+        (TITLES.get(dataset, dataset), dataset) for dataset in results.datasets
+    ]
     if len(groups) > 1:
-        groups.append(("mean", ""))
+        groups.append(("mean", None))
     figure = Figure(figsize=(1.5 + 1.9 * len(groups), 3.6), dpi=150, layout="constrained")
     axes = figure.subplots()
     _bars(axes, results, [(title, dataset, measure) for title, dataset in groups])
     axes.set_ylabel(measure, color=INK)
     _legend(figure, axes)
-    _save(figure, path)
+    put_atomic(path, png_of(figure))
 
 
 def draw_means(results: Results, path: Path) -> None:
     """The means over the sets, one group of bars for each measure."""
     figure = Figure(figsize=(8.6, 3.6), dpi=150, layout="constrained")
     axes = figure.subplots()
-    _bars(axes, results, [(measure, "", measure) for measure in MEASURES])
+    _bars(axes, results, [(measure, None, measure) for measure in MEASURES])
     sets = ", ".join(TITLES.get(dataset, dataset) for dataset in results.mean_sets())
     axes.set_ylabel(f"mean over {sets}" if len(sets) < 40 else "mean over sets", color=INK)
     _legend(figure, axes)
-    _save(figure, path)
+    put_atomic(path, png_of(figure))
 
 
-def _bars(axes: Any, results: Results, groups: Sequence[tuple[str, str, str]]) -> None:
+def _bars(axes: Any, results: Results, groups: Sequence[tuple[str, str | None, str]]) -> None:
     entries = [*results.of("paper"), *results.of("reference")]
     width = 0.86 / max(len(entries), 1)
     marked = False
     for number, (_, dataset, measure) in enumerate(groups):
         for position, entry in enumerate(entries):
-            cell = _cell(results, entry, dataset, measure)
+            cell = results.cell(dataset, entry, measure)
             if cell is None:
                 continue
             x = number + (position - (len(entries) - 1) / 2) * width
@@ -73,25 +75,15 @@ def _bars(axes: Any, results: Results, groups: Sequence[tuple[str, str, str]]) -
                     x, printed, "D", ms=3.6, mfc="white", mec=INK, mew=0.9, zorder=5, label=label
                 )
     axes.set_xticks(range(len(groups)), [title for title, _, _ in groups], color=INK)
-    axes.tick_params(length=0, colors=QUIET, labelsize=9)
     axes.set_ylim(0, 1)
-    axes.grid(axis="y", color="#e4e7eb", lw=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color("#cbd2d9")
+    style_panel(axes, ticks=QUIET, labelsize=9)
 
 
-def _cell(results: Results, entry: Entry, dataset: str, measure: str) -> Cell | None:
-    if dataset:
-        return results.cell(dataset, entry, measure)
-    return results.over_sets(entry, measure, results.mean_sets())
-
-
-def _published(results: Results, entry: Entry, dataset: str, measure: str) -> float | None:
+def _published(results: Results, entry: Entry, dataset: str | None, measure: str) -> float | None:
     sets = [dataset] if dataset else results.mean_sets()
     if entry.kind != "paper" or not set(sets) <= set(SIZES):
         return None
-    return published(measure, dataset or None, entry.title, sets)
+    return published(measure, dataset, entry.title, sets)
 
 
 def _colour(entry: Entry, results: Results) -> str:
@@ -112,9 +104,3 @@ def _legend(figure: Any, axes: Any) -> None:
         fontsize=8,
         handlelength=1.2,
     )
-
-
-def _save(figure: Any, path: Path) -> None:
-    image = io.BytesIO()
-    figure.savefig(image, format="png")
-    put_atomic(path, image.getvalue())

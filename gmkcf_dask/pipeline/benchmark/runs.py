@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -98,7 +99,7 @@ class Benchmark:
 def run_benchmark(
     benchmark: Benchmark,
     resources: Resources,
-    say: Callable[[str], object],
+    echo: Callable[[str], object],
     listen: Listener = ignore,
 ) -> list[Row]:
     """All rows, earlier ones of the same folder included; the file grows batch by batch."""
@@ -116,12 +117,12 @@ def run_benchmark(
         stack = None
         for entry, seeds in todo:
             if entry.needs_nonnegative and corpus.X.min() < 0:
-                say(f"{dataset}: {entry.title} is left out, the features have negative values")
+                echo(f"{dataset}: {entry.title} is left out, the features have negative values")
                 continue
             if entry.method is not None and stack is None:
                 begun = time.perf_counter()
                 stack = _kernels(benchmark, dataset, corpus, resources, listen)
-                say(f"{dataset}: kernels ready in {time.perf_counter() - begun:.1f} s")
+                echo(f"{dataset}: kernels ready in {time.perf_counter() - begun:.1f} s")
             for batch in _batches(entry, seeds):
                 done = list(_run(benchmark, dataset, entry, batch, corpus, stack, listen))
                 rows |= {row.key: row for row in done}
@@ -132,17 +133,14 @@ def run_benchmark(
                 for row in rows.values()
                 if (row.dataset, row.method) == (dataset, entry.name) and row.kernel != MEAN
             ]
-            say(
+            echo(
                 f"{dataset}: {entry.title:<22} {len(own):>4} runs "
                 f"{math.fsum(row.seconds for row in own):7.1f} s"
-                f"   ACC {_mean(own, 'ACC'):.3f}  NMI {_mean(own, 'NMI'):.3f}"
-                f"  purity {_mean(own, 'purity'):.3f}"
+                f"   ACC {fmean(row.ACC for row in own):.3f}"
+                f"  NMI {fmean(row.NMI for row in own):.3f}"
+                f"  purity {fmean(row.purity for row in own):.3f}"
             )
     return list(rows.values())
-
-
-def _mean(rows: Sequence[Row], measure: str) -> float:
-    return math.fsum(getattr(row, measure) for row in rows) / len(rows)
 
 
 def _missing(
@@ -156,13 +154,12 @@ def _missing(
     ]
 
 
-def _batches(entry: Entry, seeds: Sequence[int]) -> Iterator[list[int]]:
+def _batches(entry: Entry, seeds: Sequence[int]) -> list[list[int]]:
     """Seeds that gain from running together stay together; others are saved one by one."""
     method = None if entry.method is None else entry.method(1, "")
-    alone = (
-        method is None or isinstance(method, Rmkkm) or (isinstance(method, Gmkcf) and method.seeded)
-    )
-    yield from ([seed] for seed in seeds) if alone else (list(seeds),)
+    alone = method is None or isinstance(method, Rmkkm)
+    alone = alone or (isinstance(method, Gmkcf) and method.seeded)
+    return [[seed] for seed in seeds] if alone else [list(seeds)]
 
 
 def _kernels(
@@ -194,55 +191,37 @@ def _run(
     k = _classes(corpus)
     assert corpus.labels is not None
     begun = time.perf_counter()
+    outcomes: list[tuple[str, int, Any, float, int, bool]] = []
     if entry.method is None:
         for seed in seeds:
             result = run_on_features(entry, corpus.X, k, seed)
-            measured = scores(corpus.labels, result.labels)
-            spent = time.perf_counter() - begun
-            yield Row(
-                dataset, entry.name, "", seed, **measured, objective=result.objective,
-                iterations=result.iterations, converged=True, seconds=spent,
-            )  # fmt: skip
-        return
-    assert stack is not None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what did not converge is a column of the table
-        kernels = benchmark.kernels_of(entry)
-        clusterings = pipeline.fit(stack, entry.method(k, dataset), seeds, kernels, listen)
-    spent = (time.perf_counter() - begun) / len(clusterings)
-    for one in clusterings:
+            outcomes.append(("", seed, result.labels, result.objective, result.iterations, True))
+    else:
+        assert stack is not None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what did not converge is a column of the table
+            kernels = benchmark.kernels_of(entry)
+            clusterings = pipeline.fit(stack, entry.method(k, dataset), seeds, kernels, listen)
+        outcomes += [
+            (c.kernel or "", c.seed, c.labels, c.objective, c.n_iter, c.converged)
+            for c in clusterings
+        ]
+    seconds = (time.perf_counter() - begun) / len(outcomes)
+    for kernel, seed, labels, objective, iterations, converged in outcomes:
         yield Row(
-            dataset,
-            entry.name,
-            one.kernel or "",
-            one.seed,
-            **scores(corpus.labels, one.labels),
-            objective=one.objective,
-            iterations=one.n_iter,
-            converged=one.converged,
-            seconds=spent,
-        )
+            dataset, entry.name, kernel, seed, **scores(corpus.labels, labels),
+            objective=objective, iterations=iterations, converged=converged, seconds=seconds,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What all rows of a folder have in common, in benchmark.json.
-
-    Attributes
-    ----------
-    normalization : str
-    methods : dict
-        Settings by method: rows made with other ones must not be mixed in.
-    sizes : dict
-        Samples, features and classes of the sets, as they were read.
-    versions : list of dict
-        Of every session that added rows.
-    """
+    """What all rows of a folder have in common, in benchmark.json."""
 
     normalization: str
-    methods: dict[str, str]
-    sizes: dict[str, list[int]]
-    versions: list[dict[str, str]]
+    methods: dict[str, str]  # settings by method: rows made with other ones must not be mixed in
+    sizes: dict[str, list[int]]  # samples, features and classes of the sets, as they were read
+    versions: list[dict[str, str]]  # of every session that added rows
 
     def knowing(self, dataset: str, size: tuple[int, int, int]) -> Settings:
         """With the size of one more set."""

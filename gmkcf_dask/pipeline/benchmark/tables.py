@@ -76,16 +76,24 @@ class Results:
     def of(self, kind: str) -> list[Entry]:
         return [entry for entry in self.entries if entry.kind == kind]
 
+    def rows_of(self, dataset: str, entry: Entry) -> list[Row]:
+        return [row for row in self.rows if (row.dataset, row.method) == (dataset, entry.name)]
+
     def cell(
-        self, dataset: str, entry: Entry, measure: str, kernel: str | None = None
+        self, dataset: str | None, entry: Entry, measure: str, kernel: str | None = None
     ) -> Cell | None:
-        """One method on one set; None where it was not run on every kernel."""
+        """One method on one set, or for no set the mean over `mean_sets`.
+
+        None where it was not run on every kernel and set.
+        """
+        if dataset is None:
+            return self._over_sets(entry, measure, kernel)
         kernels = (
             {kernel} if kernel is not None else set(KERNEL_NAMES if entry.single_kernel else [""])
         )
         by_seed: dict[int, list[float]] = {}
-        for row in self.rows:
-            if (row.dataset, row.method) == (dataset, entry.name) and row.kernel in kernels:
+        for row in self.rows_of(dataset, entry):
+            if row.kernel in kernels:
                 by_seed.setdefault(row.seed, []).append(getattr(row, measure))
         values = [fmean(scores) for scores in by_seed.values() if len(scores) == len(kernels)]
         if not values:
@@ -93,11 +101,8 @@ class Results:
         error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
         return Cell(fmean(values), error, len(values))
 
-    def over_sets(
-        self, entry: Entry, measure: str, datasets: Sequence[str], kernel: str | None = None
-    ) -> Cell | None:
-        """The mean over sets; None unless it was run on all of them."""
-        cells = [self.cell(dataset, entry, measure, kernel) for dataset in datasets]
+    def _over_sets(self, entry: Entry, measure: str, kernel: str | None) -> Cell | None:
+        cells = [self.cell(dataset, entry, measure, kernel) for dataset in self.mean_sets()]
         known = [cell for cell in cells if cell is not None]
         if not known or len(known) < len(cells):
             return None
@@ -161,9 +166,9 @@ def markdown(rows: Sequence[Row], settings: Settings) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _grid(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+def _section(title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     rows = [header, ["---"] * len(header), *lines]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return f"## {title}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _title(dataset: str) -> str:
@@ -172,9 +177,7 @@ def _title(dataset: str) -> str:
 
 def _seeds(results: Results) -> str:
     counts = {
-        (dataset, entry.title): len(
-            {row.seed for row in results.rows if (row.dataset, row.method) == (dataset, entry.name)}
-        )
+        (dataset, entry.title): len({row.seed for row in results.rows_of(dataset, entry)})
         for dataset in results.datasets
         for entry in results.entries
         if not entry.deterministic
@@ -192,7 +195,7 @@ def _table_1(results: Results, sizes: Mapping[str, Sequence[int]]) -> str:
         note = "" if printed is None else "yes" if list(sizes[dataset]) == list(printed) else "no"
         lines.append([_title(dataset), *map(str, sizes[dataset]), note])
     header = ["set", "samples", "features", "classes", "as in the paper"]
-    return "## Table 1: the data sets\n\n" + _grid(header, lines)
+    return _section("Table 1: the data sets", header, lines)
 
 
 def _paper_table(results: Results, measure: str) -> str:
@@ -204,11 +207,8 @@ def _paper_table(results: Results, measure: str) -> str:
     for dataset in (*results.datasets, None):
         cells = []
         for entry in entries:
-            if dataset is None:
-                cell = results.over_sets(entry, measure, paper_sets) if paper_sets else None
-            else:
-                cell = results.cell(dataset, entry, measure)
-            if cell is None:
+            cell = results.cell(dataset, entry, measure)
+            if cell is None or (dataset is None and not paper_sets):
                 cells.append("–")
             elif entry.kind == "paper" and (dataset is None or dataset in SIZES):
                 printed = published(measure, dataset, entry.title, paper_sets)
@@ -217,11 +217,8 @@ def _paper_table(results: Results, measure: str) -> str:
                 cells.append(str(cell))
         lines.append(["mean" if dataset is None else _title(dataset), *cells])
     settings = "; ".join(f"{entry.title}: {entry.settings}" for entry in entries)
-    return (
-        f"## Table {TABLE_OF[measure]}: {measure}\n\n"
-        + _grid(["set", *(entry.title for entry in entries)], lines)
-        + f"\n\n{settings}."
-    )
+    header = ["set", *(entry.title for entry in entries)]
+    return _section(f"Table {TABLE_OF[measure]}: {measure}", header, lines) + f"\n\n{settings}."
 
 
 def _closeness(results: Results) -> str:
@@ -230,24 +227,20 @@ def _closeness(results: Results) -> str:
     for entry in results.of("paper"):
         line = [entry.title]
         for measure in MEASURES:
-            whole = results.over_sets(entry, measure, sets) if sets else None
-            if whole is None:
-                line.append("–")
-                continue
-            cells = ((dataset, results.cell(dataset, entry, measure)) for dataset in sets)
-            differences = [
-                cell.mean - published(measure, dataset, entry.title, sets)
-                for dataset, cell in cells
-                if cell is not None
-            ]
-            off = whole.mean - published(measure, None, entry.title, sets)
-            line.append(f"{signed(off)} (largest {signed(max(differences, key=abs))})")
+            off = {
+                dataset: cell.mean - published(measure, dataset, entry.title, sets)
+                for dataset in (None, *sets)
+                if sets and (cell := results.cell(dataset, entry, measure)) is not None
+            }
+            mean = off.pop(None, None)
+            line.append(
+                "–"
+                if mean is None
+                else f"{signed(mean)} (largest {signed(max(off.values(), key=abs))})"
+            )
         lines.append(line)
-    if not lines:
-        return ""
-    return "## How close: mean over the sets, and the largest difference of a set\n\n" + _grid(
-        ["method", *MEASURES], lines
-    )
+    title = "How close: mean over the sets, and the largest difference of a set"
+    return _section(title, ["method", *MEASURES], lines) if lines else ""
 
 
 def _gains(results: Results) -> str:
@@ -257,7 +250,7 @@ def _gains(results: Results) -> str:
         return ""
     lines = []
     for measure in MEASURES:
-        cells = {name: results.over_sets(entries[name], measure, sets) for name in PAPER_METHODS}
+        cells = {name: results.cell(None, entries[name], measure) for name in PAPER_METHODS}
         ours = {name: cell.mean for name, cell in cells.items() if cell is not None}
         if len(ours) < len(PAPER_METHODS):
             return ""
@@ -275,7 +268,7 @@ def _gains(results: Results) -> str:
         )
     header = ["measure", *(f"{what}: {whose}" for what in ("multiple over single", "GMKCF over the "
               "second") for whose in ("claimed", "from its tables", "here"))]  # fmt: skip
-    return "## The gains the paper claims, computed again\n\n" + _grid(header, lines)
+    return _section("The gains the paper claims, computed again", header, lines)
 
 
 def multiple_over_single(scores: dict[str, float]) -> float:
@@ -290,14 +283,13 @@ def gmkcf_over_second(scores: dict[str, float]) -> float:
 
 def _all_measures(results: Results, entry: Entry, kernel: str | None = None) -> list[str]:
     """ACC / NMI / purity on every set, then their mean."""
-    columns = []
-    for dataset in (*results.datasets, None):
-        if dataset is None:
-            cells = [results.over_sets(entry, m, results.mean_sets(), kernel) for m in MEASURES]
-        else:
-            cells = [results.cell(dataset, entry, m, kernel) for m in MEASURES]
-        columns.append(" / ".join("–" if cell is None else short(cell.mean) for cell in cells))
-    return columns
+    return [
+        " / ".join(
+            "–" if cell is None else short(cell.mean)
+            for cell in (results.cell(dataset, entry, measure, kernel) for measure in MEASURES)
+        )
+        for dataset in (*results.datasets, None)
+    ]
 
 
 def _others(results: Results) -> str:
@@ -307,24 +299,17 @@ def _others(results: Results) -> str:
         *results.of("reference"),
     ]
     lines = [[entry.title, entry.settings, *_all_measures(results, entry)] for entry in entries]
-    if not lines:
-        return ""
+    title = "Not in the paper: variants, and what one would otherwise take (ACC / NMI / purity)"
     header = ["method", "settings", *map(_title, results.datasets), "mean"]
-    return (
-        "## Not in the paper: variants, and what one would otherwise take (ACC / NMI / purity)\n\n"
-        + _grid(header, lines)
-    )
+    return _section(title, header, lines) if lines else ""
 
 
 def _mean_kernel(results: Results) -> str:
     entries = [entry for entry in results.entries if entry.single_kernel]
     lines = [[entry.title, *_all_measures(results, entry, MEAN)] for entry in entries]
-    if not lines:
-        return ""
-    return (
-        "## Single-kernel methods on the equal-weight mean of the kernels (ACC / NMI / purity)\n\n"
-        + _grid(["method", *map(_title, results.datasets), "mean"], lines)
-    )
+    title = "Single-kernel methods on the equal-weight mean of the kernels (ACC / NMI / purity)"
+    header = ["method", *map(_title, results.datasets), "mean"]
+    return _section(title, header, lines) if lines else ""
 
 
 def _effort(results: Results) -> str:
@@ -332,26 +317,18 @@ def _effort(results: Results) -> str:
     for entry in results.entries:
         line = [entry.title]
         for dataset in results.datasets:
-            own = [
-                row
-                for row in results.rows
-                if (row.dataset, row.method) == (dataset, entry.name) and row.kernel != MEAN
-            ]
+            own = [row for row in results.rows_of(dataset, entry) if row.kernel != MEAN]
             if not own:
                 line.append("–")
                 continue
             iterations, seconds = fmean(r.iterations for r in own), fmean(r.seconds for r in own)
-            objective = (
-                fmean(r.objective for r in own if r.kernel == "")
-                if own[0].kernel == ""
-                else math.nan
-            )
+            objective = math.nan if own[0].kernel else fmean(r.objective for r in own)
             shown = "" if math.isnan(objective) else f", objective {objective:.5g}"
             line.append(f"{iterations:.0f} it., {seconds:.2f} s{shown}")
         lines.append(line)
-    return (
-        "## Iterations, seconds per run, and mean objective\n\n"
+    title = (
+        "Iterations, seconds per run, and mean objective\n\n"
         "Runs that share work share its time equally: kernels and seeds of KKM and KCF their "
-        "sweeps, seeds of SC, Coreg and the spectral start everything but K-means.\n\n"
-        + _grid(["method", *map(_title, results.datasets)], lines)
+        "sweeps, seeds of SC, Coreg and the spectral start everything but K-means."
     )
+    return _section(title, ["method", *map(_title, results.datasets)], lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -73,6 +74,22 @@ class Display(ABC):
         ax.spines[["top", "right"]].set_visible(False)
         ax.spines[["bottom", "left"]].set_color("#b4bcc4")
         return ax
+
+
+def style_panel(axes: Any, *, ticks: str, labelsize: float) -> None:
+    """Axes of a picture that is a file of its own: no frame, a quiet grid behind the values."""
+    axes.tick_params(length=0, colors=ticks, labelsize=labelsize)
+    axes.grid(axis="y", color=GRID, lw=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color("#cbd2d9")
+
+
+def png_of(figure: Any) -> bytes:
+    """A figure as the content of a PNG file."""
+    image = io.BytesIO()
+    figure.savefig(image, format="png")
+    return image.getvalue()
 
 
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 9, "labelcolor": INK, "loc": "upper right"}

@@ -12,6 +12,7 @@ import numpy as np
 
 from gmkcf_dask.corpus.matrices import read_npz
 from gmkcf_dask.errors import InputError
+from gmkcf_dask.methods.members import NO_CLUSTER
 from gmkcf_dask.results.plots.base import (
     COLOURS,
     INK,
@@ -156,7 +157,7 @@ class EmbeddingDisplay(Display):
     ----------
     x, y : array-like, shape (n,)
     labels : array-like, shape (n,)
-        Numbers or names.
+        Numbers or names; −1 is no cluster, and grey.
     names : mapping of label to str, optional
         What a cluster is called, its label otherwise.
     axes : (str, str)
@@ -166,7 +167,7 @@ class EmbeddingDisplay(Display):
     ----------
     ax_, figure_ : of Matplotlib
     points_ : list of PathCollection
-        One for each cluster.
+        One for each cluster, and a last one for samples without a cluster.
     """
 
     def __init__(
@@ -239,7 +240,7 @@ class EmbeddingDisplay(Display):
         **kwargs : of `Axes.scatter`
         """
         ax = self._axes(ax)
-        clusters = _each_once(self.labels)
+        clusters = [cluster for cluster in _each_once(self.labels) if cluster != NO_CLUSTER]
         n = len(self.labels)
         size = float(np.clip(12_000 / max(n, 1), 3, 30))
         self.points_: list[Any] = []
@@ -255,7 +256,11 @@ class EmbeddingDisplay(Display):
                 "label": self.names.get(cluster, str(cluster)),
             }
             self.points_.append(ax.scatter(self.x[inside], self.y[inside], **{**style, **kwargs}))
-        if names and len(clusters) <= MOST_NAMED:
+        without = self.labels == NO_CLUSTER
+        if without.any():
+            style = {"s": size, "color": QUIET, "marker": "x", "label": "no cluster"}
+            self.points_.append(ax.scatter(self.x[without], self.y[without], **{**style, **kwargs}))
+        if names and 0 < len(clusters) <= MOST_NAMED:
             self._write_names(ax, clusters)
         ax.set_xlabel(self.axes[0], color=INK)
         ax.set_ylabel(self.axes[1], color=INK)

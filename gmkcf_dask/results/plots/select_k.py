@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from importlib.util import find_spec
 
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.methods.select_k import KSuggestion
+from gmkcf_dask.results.plots.base import INK, png_of, style_panel
 
-INK, QUIET, ACCENT, SECOND = "#1f2933", "#7b8794", "#0b7285", "#e8590c"
+QUIET, ACCENT, SECOND = "#7b8794", "#0b7285", "#e8590c"
 TITLES = {
     "silhouette": "silhouette: how far apart the clusters lie in V",
     "stability": "stability: agreement of restarts",
@@ -41,11 +41,7 @@ def draw_suggestion(suggestion: KSuggestion) -> bytes:
         axes.set_title(title, fontsize=9.5, color=INK, loc="left")
         low, high = min(0.0, *values), max(1.0 if name != "silhouette" else 0.0, *values)
         axes.set_ylim(low - 0.04 * (high - low), high + 0.12 * (high - low))
-        axes.tick_params(colors=QUIET, labelsize=8.5, length=0)
-        axes.grid(axis="y", color="#e4e7eb", lw=0.7)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.spines["bottom"].set_color("#cbd2d9")
+        style_panel(axes, ticks=QUIET, labelsize=8.5)
     panels[-1].set_xlabel("k, the number of clusters", color=INK, fontsize=9.5)
     step = -(-len(suggestion.ks) // 24)  # a label for every one would run together
     panels[-1].set_xticks(sorted({*suggestion.ks[::step], suggestion.k}))
@@ -60,6 +56,4 @@ def draw_suggestion(suggestion: KSuggestion) -> bytes:
     figure.text(
         0.99, 0.985, f"runner-up: {suggestion.runner_up}", color=SECOND, ha="right", va="top"
     )
-    image = io.BytesIO()
-    figure.savefig(image, format="png")
-    return image.getvalue()
+    return png_of(figure)

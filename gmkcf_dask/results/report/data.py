@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gmkcf_dask.methods.members import NO_CLUSTER
 from gmkcf_dask.results.schemas import ClusterInsight, Insight, Number
 
 MOST_DOCUMENTS = 200_000
@@ -18,19 +19,26 @@ MOST_EXCERPTS = 20_000
 MOST_EXCERPT_BYTES = 8 << 20
 MOST_TABLE_COLUMNS = 30
 """Of a confusion matrix in numbers; larger ones are drawn."""
+MOST_WITHOUT = 10
+"""Documents without a cluster that are listed."""
 _MOST_CHARACTERS = 300  # of one id or title
 _STEPS = 9999  # of a coordinate: finer than any screen
 
 
 def embedded_data(insight: Insight) -> dict[str, Any]:
-    """What the scripts of the page need: clusters from the largest on, documents, charts."""
-    place = {cluster.label: i for i, cluster in enumerate(by_size(insight))}
+    """What the scripts of the page need: clusters from the largest on, documents, charts.
+
+    Documents without a cluster are one entry more at the end of the clusters.
+    """
+    clusters = [(one.label, one.name, one.size) for one in by_size(insight)]
+    if insight.n_without_cluster:
+        clusters.append((NO_CLUSTER, "no cluster", insight.n_without_cluster))
+    place = {label: i for i, (label, _, _) in enumerate(clusters)}
     fused, kernels = insight.fused, insight.kernels
     return {
         "what": insight.what,
         "clusters": [
-            {"label": cluster.label, "name": cluster.name, "size": cluster.size}
-            for cluster in by_size(insight)
+            {"label": label, "name": name, "size": size} for label, name, size in clusters
         ],
         "documents": _documents(insight, place),
         "kernels": {
@@ -61,6 +69,14 @@ def shown_documents(insight: Insight) -> list[int]:
         return list(range(n))
     picked = set(np.linspace(0, n - 1, MOST_DOCUMENTS).astype(int).tolist())
     return sorted(picked | _named(insight))
+
+
+def listed_without(insight: Insight) -> list[int]:
+    """The first documents without a cluster."""
+    if not insight.n_without_cluster:
+        return []
+    labels = insight.documents.labels
+    return [i for i, label in enumerate(labels) if label == NO_CLUSTER][:MOST_WITHOUT]
 
 
 def has_all_excerpts(insight: Insight) -> bool:
@@ -131,7 +147,8 @@ def _excerpts(insight: Insight, shown: list[int]) -> Any:
 
 
 def _named(insight: Insight) -> set[int]:
-    return {i for one in insight.clusters for i in (*one.central, *one.doubtful)}
+    of_clusters = {i for one in insight.clusters for i in (*one.central, *one.doubtful)}
+    return of_clusters.union(listed_without(insight))
 
 
 def _numbered(values: list[str]) -> dict[str, Any]:

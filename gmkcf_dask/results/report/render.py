@@ -33,7 +33,10 @@ def render_report(insight: Insight) -> str:
 
     It has no lone surrogates, so that UTF-8 can hold it, whatever the names of documents are.
     """
-    style, script = _style(), _script()
+    style = _file("report.css")
+    # the scripts as one that leaves no names behind
+    parts = "\n".join(_file(name) for name in _SCRIPTS)
+    script = f'(() => {{\n"use strict";\n{parts}\n}})();'
     page: str = _template().render(
         insight=insight,
         view=view(insight),
@@ -79,16 +82,6 @@ def _printable(value: Any) -> Any:
 @cache
 def _file(name: str) -> str:
     return (files("gmkcf_dask.results.report") / "page" / name).read_text(encoding="utf-8")
-
-
-def _style() -> str:
-    return _file("report.css")
-
-
-def _script() -> str:
-    """The scripts as one that leaves no names behind."""
-    parts = "\n".join(_file(name) for name in _SCRIPTS)
-    return f'(() => {{\n"use strict";\n{parts}\n}})();'
 
 
 def _digest(text: str) -> str:

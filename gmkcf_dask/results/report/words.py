@@ -5,25 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import UNSET
 
+from gmkcf_dask.methods.members import NO_CLUSTER
+from gmkcf_dask.results.insight import without_cluster
 from gmkcf_dask.results.report.data import (
     MOST_TABLE_COLUMNS,
     by_size,
     cut,
     has_all_excerpts,
+    listed_without,
     shown_documents,
 )
-from gmkcf_dask.results.schemas import (
-    ClusterInsight,
-    FusedInsight,
-    Insight,
-    Number,
-    Term,
-)
+from gmkcf_dask.results.schemas import ClusterInsight, FusedInsight, Insight, Number, Term
 from gmkcf_dask.system.units import human_bytes
 
 N_COLOURS, N_SHAPES = 20, 4
@@ -44,10 +41,7 @@ _STAGES = {
     "predict": "prediction",
     "suggest": "choosing the number of clusters",
 }
-_BYTES = {
-    "stored": "kernels on disk",
-    "planned_worker_peak": "memory planned for each worker",
-}
+_BYTES = {"stored": "kernels on disk", "planned_worker_peak": "memory planned for each worker"}
 
 
 def view(insight: Insight) -> dict[str, Any]:
@@ -55,8 +49,12 @@ def view(insight: Insight) -> dict[str, Any]:
     clusters = by_size(insight)
     shown = shown_documents(insight)
     row = {i: at for at, i in enumerate(shown)} if len(shown) < insight.n_samples else None
-    mark = {cluster.label: Mark(at) for at, cluster in enumerate(clusters)}
-    names = {cluster.label: cluster.name for cluster in clusters}
+    mark = {
+        cluster.label: Mark(at, at % N_COLOURS, at // N_COLOURS % N_SHAPES)
+        for at, cluster in enumerate(clusters)
+    }
+    mark[NO_CLUSTER] = Mark(len(clusters), N_COLOURS, 0)
+    names = {cluster.label: cluster.name for cluster in clusters} | {NO_CLUSTER: "no cluster"}
     return {
         "what": insight.what,
         "one": insight.what.removesuffix("s"),
@@ -64,10 +62,9 @@ def view(insight: Insight) -> dict[str, Any]:
         "n_shown": len(shown),
         "cards": [_card(insight, cluster, mark, names, row) for cluster in clusters],
         "open_cards": len(clusters) <= OPEN_CARDS,
+        "without": _without(insight, mark[NO_CLUSTER], row),
         "has_terms": any(cluster.terms for cluster in clusters),
-        "has_columns": any(
-            term.high is not UNSET for cluster in clusters for term in cluster.terms
-        ),
+        "has_columns": any(term.high is not UNSET for one in clusters for term in one.terms),
         "all_excerpts": insight.documents.excerpts is None or has_all_excerpts(insight),
         "facts": _facts(insight),
         "created": moment(insight.created),
@@ -92,13 +89,15 @@ def view(insight: Insight) -> dict[str, Any]:
     }
 
 
-class Mark:
-    """How a cluster is told apart in drawings: a colour and a shape by its rank."""
+class Mark(NamedTuple):
+    """How a cluster is told apart in drawings: a colour and a shape by its rank.
 
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-        self.colour = rank % N_COLOURS
-        self.shape = rank // N_COLOURS % N_SHAPES
+    The last colour is that of no cluster.
+    """
+
+    rank: int
+    colour: int
+    shape: int
 
 
 def cohesion_words(cohesion: Number, what: str) -> str:
@@ -206,6 +205,20 @@ def _card(
     }
 
 
+def _without(insight: Insight, mark: Mark, row: Mapping[int, int] | None) -> dict[str, Any]:
+    """The documents that have no cluster; empty where all have one."""
+    listed = listed_without(insight)
+    if not listed:
+        return {}
+    return {
+        "sentence": without_cluster(insight.n_without_cluster, insight.what),
+        "label": NO_CLUSTER,
+        "mark": mark,
+        "documents": [_document(insight, i, i if row is None else row[i]) for i in listed],
+        "more": insight.n_without_cluster - len(listed),
+    }
+
+
 def _chips(terms: Sequence[Term]) -> list[dict[str, Any]]:
     """Terms with a size from 1 to 4 by their scores."""
     highest = max((abs(term.score or 0.0) for term in terms), default=0.0) or 1.0
@@ -233,20 +246,18 @@ def _document(insight: Insight, i: int, row: int) -> dict[str, Any]:
 
 
 def _facts(insight: Insight) -> list[tuple[str, str]]:
+    end = "" if insight.converged else ", not converged"
     facts = [
         (insight.what, f"{insight.n_samples:,}"),
         ("clusters", f"{insight.n_clusters:,}"),
         ("kernels", f"{len(insight.kernels.names):,}"),
         ("method", insight.method),
-        (
-            "iterations",
-            f"{insight.n_iter:,}" + ("" if insight.converged else ", not converged"),
-        ),
+        ("iterations", f"{insight.n_iter:,}{end}"),
     ]
+    if insight.objective is not None:
+        facts.append(("objective", f"{insight.objective:.6g}"))
     if _total(insight) > 0:
         facts.append(("time", duration(_total(insight))))
-    if insight.objective is not None:
-        facts.insert(5, ("objective", f"{insight.objective:.6g}"))
     return facts
 
 
@@ -281,16 +292,15 @@ def _times(insight: Insight) -> dict[str, Any]:
 
 
 def _weights(insight: Insight) -> list[dict[str, Any]]:
-    names, weights = insight.kernels.names, insight.kernels.weights
+    names, weights = insight.kernels.names, [w or 0.0 for w in insight.kernels.weights]
     if len(names) < 2:
         return []
-    known = [weight or 0.0 for weight in weights]
-    highest = max(known) or 1.0
-    rows = [
+    highest = max(weights) or 1.0
+    ranked = sorted(zip(names, weights, strict=True), key=lambda pair: -pair[1])
+    return [
         {"name": cut(name, 80), "weight": f"{weight:.4f}", "length": max(100 * weight / highest, 0)}
-        for name, weight in zip(names, known, strict=True)
+        for name, weight in ranked
     ]
-    return [rows[i] for i in np.argsort([-weight for weight in known], kind="stable")]
 
 
 def _families(insight: Insight) -> list[list[str]]:
@@ -373,6 +383,7 @@ _SCORES = {
     "nmi": "normalized mutual information",
     "purity": "share in the main topic of their cluster",
     "ari": "adjusted Rand index: pairs grouped correctly, corrected for chance",
+    "coverage": "share that has a cluster; for the other scores the rest is one cluster more",
 }
 
 
@@ -389,10 +400,7 @@ def _confusion(
     if len(columns) > MOST_TABLE_COLUMNS:
         return {"columns": [], "rows": []}
     rows = [
-        {
-            "topic": cut(topic),
-            "cells": [(count, _heat(count, sum(counts))) for count in counts],
-        }
+        {"topic": cut(topic), "cells": [(count, _heat(count, sum(counts))) for count in counts]}
         for topic, counts in zip(table.topics, table.counts, strict=True)
     ]
     return {"columns": columns, "rows": rows}

@@ -20,9 +20,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from click.testing import CliRunner
 
-from gmkcf_dask.cli import main as gmkcf_command
 from gmkcf_dask.compute.tiled import TiledKernels
 from gmkcf_dask.errors import DamagedStoreError, StoreError
 from gmkcf_dask.methods.gmkcf import Gmkcf
@@ -42,6 +40,7 @@ from helpers.damage import (
     start_build,
     store_at,
 )
+from helpers.faulty import run as gmkcf
 
 THREADS = ("--cluster", "threads")
 
@@ -59,12 +58,6 @@ class Clock:
     @property
     def over(self) -> bool:
         return self.seconds > self.limit
-
-
-def gmkcf(*arguments: object) -> tuple[int, str]:
-    """Exit code and output of a command."""
-    ran = CliRunner().invoke(gmkcf_command, [str(a) for a in arguments])
-    return ran.exit_code, ran.output
 
 
 # flips: damage to files of a store
@@ -196,6 +189,7 @@ _BUILDS: dict[str, tuple[str, ...]] = {
     "three kernels": ("--kernels", "rbf_0.5,rbf_1,cosine"),
     "merged kernels": ("--kernels", "linear,poly_a0_b1,cosine"),
     "by degree": ("--kernels", "rbf_1,cosine", "--normalization", "degree"),
+    "with factors": ("--kernels", "local,cosine"),
 }
 """By name, options of a build; the kernels of the second are all the same."""
 

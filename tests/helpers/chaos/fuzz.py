@@ -35,8 +35,13 @@ import scipy.io
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 
-from helpers.chaos.fuzz_stores import KINDS as STORE_KINDS
-from helpers.chaos.fuzz_stores import Examples, make_example, refused, valid_store_files
+from helpers.chaos.fuzz_stores import (
+    KINDS as STORE_KINDS,
+    Examples,
+    make_example,
+    refused,
+    valid_store_files,
+)
 from helpers.chaos.mutations import mutate, random_mutations
 from helpers.paths import with_helpers
 

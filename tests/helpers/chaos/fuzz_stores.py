@@ -1,9 +1,10 @@
 """Malformed files of stores and checkpoints: refused in a sentence, or what was there before.
 
-An example, a small store and the checkpoints of fits that were broken off, is made once. A case is
-one file of it, changed; its name `NUMBER.CHOICE.KIND` says which. Every file is there three times
-among the choices: as it is after the change, and twice with its digests made right again, for who
-can write a store can also compute a digest, and what lies behind these checks has to hold as well.
+An example, two small stores and the checkpoints of fits that were broken off, is made once. A case
+is one file of it, changed; its name `NUMBER.CHOICE.KIND` says which. Every file is there three
+times among the choices: as it is after the change, and twice with its digests made right again, for
+who can write a store can also compute a digest, and what lies behind these checks has to hold as
+well.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-STORE = "s.zarr"
-KERNELS = "rbf_0.5,rbf_1,cosine"
+from helpers.faulty import AS_PAPER
+
+STORE, FACTORED = "s.zarr", "t.zarr"
+STORES = {STORE: "rbf_0.5,rbf_1,cosine", FACTORED: "local,cosine"}
+"""Kernels of the stores of an example: in tiles, and with factors; fits are on the first."""
 FITS = {
-    "gmkcf": ("--tol", "0", "--max-iter", "3", "--n-init", "3"),
-    "kcf": ("--tol", "0", "--max-iter", "4", "--n-init", "2", "--solver", "accelerated"),
+    "gmkcf": ("--tol", "0", "--max-iter", "3", "--n-init", "3", *AS_PAPER),
+    "kcf": ("--tol", "0", "--max-iter", "4", "--n-init", "2", *AS_PAPER, "--solver", "accelerated"),
     "rmkkm": ("--max-iter", "5", "--n-init", "2"),
     "kkm": ("--n-init", "6"),
 }
@@ -37,7 +41,7 @@ CODES = (0, 2, 3, 4, 5)
 
 
 def make_example(folder: Path) -> None:
-    """A small store, and a run folder for each method that was broken off in the middle."""
+    """Small stores, and a run folder for each method that was broken off in the middle."""
     from gmkcf_dask.compute.runner import Runner
     from gmkcf_dask.corpus.model import Corpus
     from gmkcf_dask.kernels.specs import resolve_kernels
@@ -50,8 +54,9 @@ def make_example(folder: Path) -> None:
     X[:, 0] += 0.1
     names = tuple(f"doc-{i}" for i in range(n))
     corpus = Corpus(sparse.csr_array(X), names, tuple("ab" * (n // 2)), tuple("uvwxyz"))
-    request = KernelRequest(corpus, resolve_kernels(KERNELS))
-    build_store(folder / STORE, request, Runner(scheduler="synchronous"), block=10)
+    for name, kernels in STORES.items():
+        request = KernelRequest(corpus, resolve_kernels(kernels))
+        build_store(folder / name, request, Runner(scheduler="synchronous"), block=10)
     for method in FITS:
         _break_off(folder, method)
 
@@ -107,8 +112,8 @@ def _command(*words: str) -> int:
 def victims(example: Path) -> dict[str, list[Path]]:
     """By kind, the files of an example, as paths inside it."""
     found = {
-        ".zarr.json": (example / STORE).rglob("zarr.json"),
-        ".manifest": [example / STORE / "manifest.json"],
+        ".zarr.json": (file for name in STORES for file in (example / name).rglob("zarr.json")),
+        ".manifest": [example / name / "manifest.json" for name in STORES],
         ".checkpoint": [p for p in example.glob("*/checkpoint/*") if p.is_file()],
     }
     return {kind: sorted(p.relative_to(example) for p in files) for kind, files in found.items()}
@@ -131,7 +136,8 @@ class Examples:
     def __init__(self, example: Path) -> None:
         self.path = example
         self.victims = victims(example)
-        self.manifest, self.content = _read_store(example / STORE)
+        self.valid = valid_store_files(example)
+        self.stores = {name: _read_store(example / name) for name in STORES}
         self.states = {
             method: [_only(example / method / "checkpoint", name) for name in "01"]
             for method in FITS
@@ -148,7 +154,7 @@ class Examples:
     @contextmanager
     def _changed(self, file: Path, content: bytes, anything: bool) -> Iterator[Path]:
         """The example with one file changed, and whole again after `anything` was done to it."""
-        if file.parts[0] == STORE and not anything:  # it was read, and copies take longer
+        if file.parts[0] in STORES and not anything:  # it was read, and copies take longer
             whole = (self.path / file).read_bytes()
             try:
                 (self.path / file).write_bytes(content)
@@ -168,7 +174,8 @@ class Examples:
 
 
 def _read_metadata(example: Examples, victim: Path, again: int, whole_way: bool) -> str:
-    return _opened(example, _commands_on_store if whole_way else _nothing, same_manifest=True)
+    then = _commands_on_store if whole_way else _nothing
+    return _opened(example, victim, then, same_manifest=True)
 
 
 def _read_manifest(example: Examples, victim: Path, again: int, whole_way: bool) -> str:
@@ -178,29 +185,32 @@ def _read_manifest(example: Examples, victim: Path, again: int, whole_way: bool)
     if again and found is not None:
         victim.write_bytes(sealed(found))
     then = _commands_on_store if whole_way else _nothing
-    return _opened(example, then, same_manifest=not again)
+    return _opened(example, victim, then, same_manifest=not again)
 
 
-def _opened(example: Examples, then: Callable[[Path], object], *, same_manifest: bool) -> str:
-    """Open the store and read all of it: what it gives is what was there, or a sentence."""
+def _opened(
+    example: Examples, victim: Path, then: Callable[[Path], object], *, same_manifest: bool
+) -> str:
+    """Open the victim's store and read all of it: what was there, or a sentence."""
     from gmkcf_dask.errors import GmkcfError
 
-    path = example.path / STORE
+    name = victim.relative_to(example.path).parts[0]
+    path, (whole, expected) = example.path / name, example.stores[name]
     try:
         manifest, content = _read_store(path)
     except GmkcfError as error:
         then(path)
         return refused(error)
-    assert manifest == example.manifest or not same_manifest, "another manifest was read"
+    assert manifest == whole or not same_manifest, "another manifest was read"
     for name, values in content.items():
         # a manifest that was sealed again may leave kernels out, but not change them
-        assert values == example.content[name], f"other values of {name} were read"
+        assert values == expected[name], f"other values of {name} were read"
     then(path)
     return "read"
 
 
 def _read_store(path: Path) -> tuple[Any, dict[str, bytes]]:
-    """Manifest, and the bytes of all tiles, vectors, features and names by what they are of."""
+    """Manifest, and the bytes of tiles, vectors, factors, features and names, by what it is."""
     from gmkcf_dask.errors import DataWarning
     from gmkcf_dask.store.kernel_store import KernelStore
 
@@ -221,6 +231,8 @@ def _read_store(path: Path) -> tuple[Any, dict[str, bytes]]:
         assert sparse.issparse(rows)
         parts = (rows.indptr, rows.indices, rows.data)
         content["features"] = b"".join(np.asarray(part).tobytes() for part in parts)
+    for name in store.manifest.factors:
+        content[f"factor {name}"] = store.factors().read(name).tobytes()
     for what in ("ids", "labels", "terms"):
         content[what] = repr(store.strings(what)).encode()
     store.norms()

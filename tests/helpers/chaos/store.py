@@ -23,15 +23,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from click.testing import CliRunner
 
-from gmkcf_dask.cli import main as gmkcf_command
+from helpers import commands
 from helpers.damage import flip_bit
-from helpers.faulty import outcome
+from helpers.faulty import AS_PAPER, outcome
 from helpers.legacy import BUILD_OPTIONS, FIXTURE
 
 THREADS = ("--cluster", "threads")
-FIT = ("-k", 3, "--max-iter", 12)
+FIT = ("-k", 3, "--max-iter", 12, *AS_PAPER)
 MOST_STEPS = 3
 """Commands that the printed advice may take until the store is good."""
 
@@ -55,7 +54,7 @@ class Said:
 def gmkcf(*arguments: object) -> Said:
     """Run a command as a new process would: with empty caches."""
     _clear_caches()
-    ran = CliRunner().invoke(gmkcf_command, [str(word) for word in arguments])
+    ran = commands.gmkcf(*arguments)
     text = ran.output
     if ran.exception is not None and not isinstance(ran.exception, SystemExit):
         text += "".join(traceback.format_exception(ran.exception)[-3:])

@@ -24,7 +24,7 @@ function draw(parent, tag, attributes, text) {
   return element;
 }
 
-// a cluster's small mark, as its card has it
+// a cluster's small mark, as its card has it; the last of the clusters may be "no cluster"
 const marks = clusters.map((one) => byId(`cluster-${one.label}`).querySelector(".mark"));
 const markOf = (cluster) => marks[cluster].cloneNode(true);
 
@@ -40,7 +40,7 @@ function colour(name) {
   probe.style.color = `var(--${name})`;
   return getComputedStyle(probe).color;
 }
-const clusterColours = () => clusters.map((_, i) => colour(`c${i % 20}`));
+const clusterColours = () => clusters.map((one, i) => colour(one.label < 0 ? "soft" : `c${i % 20}`));
 const font = (size, weight = 400) => `${weight} ${size}px ${getComputedStyle(document.body).fontFamily}`;
 
 // a canvas as sharp as the screen; its height follows from its width wherever it is shown

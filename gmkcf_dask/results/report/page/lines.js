@@ -127,6 +127,6 @@ function convergence() {
   series.sort((a, b) => (a.className === "best") - (b.className === "best"));
   picture(() => lineChart(holder, series, {
     log: true, xName: "iteration", yName: "distance from the best value, as a share of it",
-    label: `Distance of ${series.length} random starts from the best value by iteration, on a logarithmic scale.`,
+    label: `Distance of ${series.length} starts from the best value by iteration, on a logarithmic scale.`,
   }));
 }

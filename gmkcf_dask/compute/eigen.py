@@ -13,13 +13,14 @@ identity) any orthonormal set with the same sum of eigenvalues will do, and that
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.linalg import eigh
 
 from gmkcf_dask.compute import costs
+from gmkcf_dask.compute.lockstep import ProductRequest, Products, SolverSteps
 from gmkcf_dask.events import Listener, StageProgress, ignore
-from gmkcf_dask.methods.lockstep import ProductRequest, SolverSteps
 from gmkcf_dask.system.arrays import Floats
 
 DIRECT = costs.DIRECT
@@ -183,3 +184,26 @@ def fix_signs(vectors: Floats) -> Floats:
     largest = np.abs(vectors).argmax(axis=0)
     signs = np.sign(vectors[largest, np.arange(vectors.shape[1])])
     return np.asarray(vectors * np.where(signs == 0, 1.0, signs))
+
+
+def leading_eigenpairs_of(A: Any, k: int, listen: Listener = ignore) -> tuple[Floats, Floats]:
+    """The k leading eigenpairs of a sparse symmetric matrix in memory, shapes (k,) and (n, k).
+
+    Parameters
+    ----------
+    A : csr_array, shape (n, n)
+        Its eigenvalues are at most 1, as those of D^-½AD^-½ are.
+    """
+    n = A.shape[0]
+    matrix = Matrix(np.ones(n), np.zeros(n), np.asarray(A.diagonal()))
+    steps = leading_eigenpairs(matrix, k, np.ones((n, 1)), _ROUNDING, listen=listen)
+    try:
+        request = next(steps)
+        while True:
+            request = steps.send(Products(np.asarray(A @ request.Z)))
+    except StopIteration as end:
+        return end.value.values, end.value.vectors
+
+
+_ROUNDING = 1e-8
+"""Residuals of these eigenvectors are finer than the float32 they are kept in."""

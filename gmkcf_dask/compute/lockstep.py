@@ -126,7 +126,8 @@ def multiply_by(kernel: FusedKernel) -> Multiplier:
 
     def multiply(requests: Requests) -> dict[int, Products]:
         products: dict[int, Products] = {}
-        for split, numbers in _by_split(requests).items():
+        for split in (False, True):
+            numbers = [r for r, request in requests.items() if request.split == split]
             for group in _group(kernel.most_columns, numbers, requests):
                 Z = np.hstack([requests[r].Z for r in group])
                 both = Products(*kernel.split_matmul(Z)) if split else Products(kernel.matmul(Z))
@@ -142,7 +143,8 @@ def multiply_by_each(stack: KernelStack, kernel_of: Sequence[int]) -> Multiplier
     def multiply(requests: Requests) -> dict[int, Products]:
         products: dict[int, Products] = {}
         empty = np.empty((stack.n_samples, 0))
-        for split, numbers in _by_split(requests).items():
+        for split in (False, True):
+            numbers = [r for r, request in requests.items() if request.split == split]
             runs_of = [[r for r in numbers if kernel_of[r] == i] for i in range(len(stack.names))]
             groups = [_group(stack.most_columns, runs, requests) for runs in runs_of]
             for each in zip_longest(*groups, fillvalue=[]):
@@ -168,13 +170,6 @@ def _group(max_columns: int, numbers: Sequence[int], requests: Requests) -> list
             width = 0
         groups[-1].append(number)
         width += columns
-    return groups
-
-
-def _by_split(requests: Requests) -> dict[bool, list[int]]:
-    groups: dict[bool, list[int]] = {}
-    for number, request in requests.items():
-        groups.setdefault(request.split, []).append(number)
     return groups
 
 

@@ -1,0 +1,154 @@
+"""Whether clusters are closer than any two samples, from one product with the fused kernel.
+
+The similarity of two samples is K_w at unit length, r_jl = (K_w)_jl / √((K_w)_jj (K_w)_ll). The
+contrast is (a − b) / s, with a the mean of r over pairs of different samples of one cluster, b that
+over all pairs, and s the root mean square of r_jc − b, r_jc the mean similarity of sample j to the
+other samples of cluster c, weighted by their number. Labels drawn at random have a contrast about
+0. It does not change when a number is added to all r: so it is the same measure for flat kernels,
+whose r are all near 1, for narrow ones, whose r are all near 0, and for mixed signs. a / b is not.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gmkcf_dask.compute.blas import one_blas_thread
+from gmkcf_dask.compute.costs import SHARED_BYTES, block_bytes
+from gmkcf_dask.compute.operators import FusedKernel, KernelStack
+from gmkcf_dask.errors import WeakClustersWarning
+from gmkcf_dask.methods.base import Clustering
+from gmkcf_dask.methods.factorize import FactorizationMethod
+from gmkcf_dask.methods.members import NO_CLUSTER, cluster_sizes, member_matrix
+from gmkcf_dask.system.arrays import Floats, Labels
+
+LEAST_CONTRAST = 0.1
+"""Contrast below which clusters are hardly closer than any two samples. See docs/algorithm.md."""
+
+BLOCKS_OF_A_PRODUCT = 4
+"""Z, its product, the same at unit length, and what is summed on the way."""
+
+
+def judge(stack: KernelStack, method: FactorizationMethod, found: Clustering) -> Clustering:
+    """The clustering with its contrast, and a warning where that is too low.
+
+    One product of the fused kernel with n×(k + 1), of its own: nothing else changes by it.
+    With solver="accelerated" a run that stopped on a plateau has not converged.
+    """
+    k, n = method.n_clusters, stack.n_samples
+    kernel = stack.fuse(fused_weights(method.name, found.weights), keep=False)
+    diagonal = kernel.diagonal()
+    scale = unit_scale(diagonal)
+    share = 2.0 ** -np.ceil(np.log2(n))  # about 1/n, so that no sum overflows, and exact
+    Z = np.hstack([scale[:, None] * member_matrix(found.labels, k), np.full((n, 1), share)])
+    try:
+        with one_blas_thread():
+            KZ = kernel.matmul(Z)
+    finally:
+        kernel.release()
+    similar, row_sums = scale[:, None] * KZ[:, :k], KZ[:, k] / share
+    value = contrast(similar, scale**2 * diagonal, found.labels, stack.error_floor)
+    found = replace(found, contrast=value)
+    if value is None or value >= LEAST_CONTRAST:
+        return found
+    one = one_concept_objective(kernel.trace, row_sums)
+    slack = max(method.tol * found.objective, stack.error_floor * kernel.trace)
+    if method.solver == "accelerated" and one - found.objective <= slack:
+        best = int(np.argmin([run.objective for run in found.runs]))
+        runs = list(found.runs)
+        runs[best] = replace(runs[best], converged=False)
+        found = replace(found, converged=False, runs=tuple(runs))
+    warnings.warn(weak_clusters(method.name, found), WeakClustersWarning, stacklevel=3)
+    return found
+
+
+def contrasts(
+    kernel: FusedKernel, labelings: Sequence[Labels], k: int, rounding: float
+) -> list[float | None]:
+    """The contrast of several labelings in one kernel.
+
+    One product with n×(k · labelings), or several where that takes more than `SHARED_BYTES`.
+    """
+    diagonal = kernel.diagonal()
+    scale, n = unit_scale(diagonal), len(diagonal)
+    together = max(1, SHARED_BYTES // (BLOCKS_OF_A_PRODUCT * block_bytes(n, k)))
+    found: list[float | None] = []
+    for first in range(0, len(labelings), together):
+        group = labelings[first : first + together]
+        Z = np.hstack([scale[:, None] * member_matrix(labels, k) for labels in group])
+        with one_blas_thread():
+            similar = scale[:, None] * kernel.matmul(Z)
+        found += [
+            contrast(similar[:, i * k : (i + 1) * k], scale**2 * diagonal, labels, rounding)
+            for i, labels in enumerate(group)
+        ]
+    return found
+
+
+def unit_scale(diagonal: Floats) -> Floats:
+    """1 / √(K_w)_jj, shape (n,); 0 for a sample that has no length."""
+    return np.divide(
+        1.0, np.sqrt(np.abs(diagonal)), out=np.zeros_like(diagonal), where=diagonal > 0
+    )
+
+
+def contrast(similar: Floats, own: Floats, labels: Labels, rounding: float) -> float | None:
+    """How much closer samples of one cluster are than any two; None where there is no telling.
+
+    Parameters
+    ----------
+    similar : ndarray, shape (n, k)
+        Sums of the similarities of every sample to the samples of every cluster, itself included.
+    own : ndarray, shape (n,)
+        Similarity of every sample to itself: 1, or 0 where it has no length.
+    labels : ndarray of int, shape (n,)
+    rounding : float
+        Of similarities: what varies less is constant.
+
+    Returns
+    -------
+    float or None
+        About 0 for labels drawn at random, and 0 where all similarities are the same. None for a
+        single cluster, and where each sample is alone in its cluster.
+    """
+    placed, k = labels != NO_CLUSTER, similar.shape[1]
+    H, sizes = member_matrix(labels, k)[placed], cluster_sizes(labels, k)
+    if (sizes > 0).sum() < 2 or sizes.max() < 2:
+        return None
+    others = sizes - H  # of every sample in every cluster, itself left out
+    sums = similar[placed] - H * own[placed, None]
+    inside = (sums * H).sum() / (others * H).sum()
+    overall = sums.sum() / others.sum()
+    means = np.divide(sums, others, out=np.zeros_like(sums), where=others > 0)
+    spread = np.sqrt((others * np.square(means - overall)).sum() / others.sum())
+    return float((inside - overall) / spread) if spread > rounding else 0.0
+
+
+def one_concept_objective(trace: float, row_sums: Floats) -> float:
+    """J of a single concept that all samples have the same share in, and of the best V for it.
+
+    tr K − ‖K1‖² / 1ᵀK1, from the row sums K1, shape (n,).
+    """
+    total = float(row_sums.sum())
+    return trace - float(row_sums @ row_sums) / total if total > 0 else trace
+
+
+def weak_clusters(method: str, found: Clustering) -> str:
+    """What a fit with too low a contrast says; empty for others."""
+    if found.contrast is None or found.contrast >= LEAST_CONTRAST:
+        return ""
+    who = method.upper() + ("" if found.kernel is None else f" on {found.kernel}")
+    return (
+        f"the clusters of {who} are hardly closer than any two samples (contrast "
+        f"{found.contrast:.2f}, below {LEAST_CONTRAST:g}), so they say little: standardise the "
+        "columns, or try another k, other kernels (local is the default), another start or more "
+        "iterations with a smaller tol"
+    )
+
+
+def fused_weights(method: str, weights: Floats) -> Floats:
+    """What a method multiplies the kernels by when it fuses them, shape (m,)."""
+    return weights**2 if method == "gmkcf" else weights
