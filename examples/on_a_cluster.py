@@ -24,14 +24,7 @@ def main() -> None:
     ):
         store = Path(folder) / "kernels.zarr"  # keep it, and the next fit starts from it
 
-        model = GMKCF(
-            4,
-            kernels=["rbf_0.1", "rbf_1", "cosine"],
-            solver="accelerated",
-            store=store,
-            client=client,
-            random_state=0,
-        ).fit(X)
+        model = GMKCF(4, store=store, client=client, random_state=0).fit(X)
         print(KernelStore.open(store))
         print(
             f"GMKCF     {model.n_iter_} iterations, ARI {scores(groups, model.labels_)['ARI']:.3f}"

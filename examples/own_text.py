@@ -8,7 +8,7 @@ Without a folder it clusters docstrings of three packages that are installed wit
 import argparse
 from pathlib import Path
 
-from gmkcf_dask import GMKCF, TextOptions
+from gmkcf_dask import GMKCF
 from gmkcf_dask.corpus import docstring_documents
 
 
@@ -29,9 +29,7 @@ def main() -> None:
     options = parser.parse_args()
 
     texts = read_texts(options.folder)
-    words = TextOptions(stop_words="english", min_df=2, sublinear_tf=True)
-    model = GMKCF(options.k, text=words, normalization="degree", random_state=0)
-    model.fit(list(texts.values()))
+    model = GMKCF(options.k, random_state=0).fit(list(texts.values()))
 
     insight = model.explain(ids=texts)  # the same content as the page, as plain values
     for cluster in insight["clusters"]:

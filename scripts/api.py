@@ -129,7 +129,8 @@ def methods_of_all() -> str:
 
 
 def python_names() -> str:
-    left = {name: getattr(gmkcf_dask, name) for name in gmkcf_dask.__all__}
+    names = sorted(gmkcf_dask.__all__, key=lambda name: (not name.isupper(), name))
+    left = {name: getattr(gmkcf_dask, name) for name in names}
     parts = []
     for group, belongs in GROUPS.items():
         members = {name: value for name, value in left.items() if belongs(value)}

@@ -8,8 +8,7 @@ from pathlib import Path
 from dask.utils import parse_bytes
 from helpers.corpora import text_like
 
-from gmkcf_dask.cluster import ClusterConfig
-from gmkcf_dask.cluster import launch as cluster
+from gmkcf_dask.cluster import ClusterConfig, launch as cluster
 from gmkcf_dask.events.progress import Progress
 from gmkcf_dask.kernels.specs import resolve_kernels
 from gmkcf_dask.methods.registry import METHODS, make_method

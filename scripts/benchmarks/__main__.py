@@ -22,6 +22,7 @@ MODULES = {
     "report": "page",
     "tile-codecs": "tile_codecs",
     "latency": "latency",
+    "million": "million",
 }
 
 

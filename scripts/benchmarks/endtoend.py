@@ -34,16 +34,15 @@ def spilled(dask_worker) -> int:
 def run(args: argparse.Namespace) -> Report:
     watch, progress = pipeline.Stopwatch({}), Progress()
     method = Gmkcf(K, max_iter=args.max_iter, inner_iter=4, v_steps=5)
-    request = watch.time("make text", lambda: request_of(args.n, args.precision))
+    with watch.time("make text"):
+        request = request_of(args.n, args.precision)
     with (
         scratch_folder(args.folder) as folder,
         start(ClusterConfig("local", workers=2, memory=2 << 30), args.n) as resources,
     ):
         plan = pipeline.request_plan(request, K, resources, folder / "s.zarr")
-        store = watch.time(
-            "build",
-            lambda: pipeline.build(folder / "s.zarr", request, plan, resources, progress),
-        )
+        with watch.time("build"):
+            store = pipeline.build(folder / "s.zarr", request, plan, resources, progress)
         fit_options = pipeline.FitOptions(folder / "run", method)
         (run,) = without_warnings(
             lambda: pipeline.fit_into(fit_options, store, resources, listen=progress, watch=watch)

@@ -19,6 +19,7 @@ from measure import Bar, Report, without_warnings
 from gmkcf_dask.cluster import ClusterConfig
 from gmkcf_dask.compute.tiled import TiledKernels
 from gmkcf_dask.events.progress import Progress
+from gmkcf_dask.methods.base import RunContext
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import gmkcf
 from gmkcf_dask.pipeline import run as pipeline
@@ -55,13 +56,13 @@ def run(args: argparse.Namespace) -> Report:
         stack = TiledKernels(store, resources.runner, plan.residency)
         moments = [time.perf_counter()]
 
+        options = SolverOptions(K, max_iter=ITERATIONS, tol=0.0)
+
         def listen(event) -> None:
             progress(event)
             moments.append(time.perf_counter())
 
-        without_warnings(
-            lambda: gmkcf(stack, start, SolverOptions(K, max_iter=ITERATIONS, tol=0.0), listen)
-        )
+        without_warnings(lambda: gmkcf(stack, start, options, RunContext(listen)))
         progress.close()
         peaks = list(resources.worker_peaks().values())
     each = float(np.mean(np.diff(moments)))

@@ -19,6 +19,7 @@ import numpy as np
 from measure import Bar, Report
 
 from gmkcf_dask.compute.dense import DenseKernels
+from gmkcf_dask.compute.lockstep import run_solver
 from gmkcf_dask.compute.operators import FusedKernel, KernelStack
 from gmkcf_dask.corpus import read_corpus
 from gmkcf_dask.errors import NumericsWarning
@@ -26,7 +27,6 @@ from gmkcf_dask.events import Event, IterationDone
 from gmkcf_dask.kernels.specs import PAPER12
 from gmkcf_dask.methods.gmkcf import Gmkcf
 from gmkcf_dask.methods.init import Start, spectral_start
-from gmkcf_dask.methods.lockstep import run_solver
 from gmkcf_dask.pipeline.run import dense_kernels
 from gmkcf_dask.results.metrics import scores
 from gmkcf_dask.store.request import KernelRequest
