@@ -21,6 +21,7 @@ from gmkcf_dask.methods.defaults import (
     DEFAULT_INIT,
     DEFAULT_KERNELS,
     DEFAULT_SOLVER,
+    DEFAULT_TOL,
     DEFAULTS,
     PAPER,
     PAPER_KERNELS,
@@ -230,7 +231,9 @@ method_options = options_in_a_row(
     ),
     click.option("--v-steps", type=int, help="gmkcf, kcf: V steps per U step.  [default: 1]"),
     click.option(
-        "--tol", type=float, help="gmkcf, kcf: stop at this relative change.  [default: 1e-5]"
+        "--tol",
+        type=float,
+        help=f"gmkcf, kcf: stop at this relative change.  [default: {DEFAULT_TOL:g}]",
     ),
     click.option(
         "--max-iter",

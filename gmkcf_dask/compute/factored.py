@@ -6,7 +6,7 @@ on any cluster.
 
 Mixed signs: with Z = P − N, P and N ≥ 0, K = (PPᵀ + NNᵀ) − (PNᵀ + NPᵀ). Both parts are
 non-negative matrices, so they serve the updates in place of K⁺ and K⁻; docs/algorithm.md has why J
-still never rises.
+still never rises. The first part is (K + |Z||Z|ᵀ) / 2, so it costs one product more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 from scipy.linalg import eigh
 
 from gmkcf_dask.compute.blas import on_cores, one_blas_thread
@@ -186,7 +185,7 @@ class FactoredKernels:
 
     def errors(self, U: Floats, V: Floats) -> Floats:
         k = U.shape[1]
-        inner = self.inner(np.hstack([U, V]), range(len(self.names)), split=False)
+        inner = self.inner(np.hstack([U, V]), range(len(self.names)))
         VtV = V.T @ V
         e = [
             trace - 2.0 * np.sum(G[:, :k] * G[:, k:]) + np.sum((G[:, :k].T @ G[:, :k]) * VtV)
@@ -202,34 +201,38 @@ class FactoredKernels:
                 products.append(np.empty((self.n_samples, 0)))
                 continue
             weights = np.eye(len(self.names))[i]
-            products.append(self.product(weights, Z[:, own], split=split))
+            own_Z = Z[:, own]
+            products.append(self.product(weights, own_Z, own_Z.shape[1] if split else 0))
         return products
 
-    def product(self, weights: Floats, Y: Floats, *, split: bool) -> Floats:
-        """Σ weights_i Z_i Z_iᵀ Y, shape (n, c); with `split` and K⁺ Y beside it, (n, 2c)."""
-        used = [int(i) for i in np.flatnonzero(weights)]
-        inner = self.inner(Y, used, split=split)
-        outer: dict[int, AnyFloats] = {}
-        for i, G in inner.items():
-            if split:
-                # of [P N]: K Y = P (G_P − G_N) − N (G_P − G_N), K⁺ Y = P G_P + N G_N
-                P, N = np.split(G, 2)
-                G = np.block([[P - N, P], [N - P, N]])
-            outer[i] = as_factor(weights[i] * G, self.source.dtype)
-        parts = self.map_rows(Outer(self.source, outer, split))
-        return check_finite(np.concatenate(parts), "K Z")
+    def product(self, weights: Floats, Y: Floats, positive: int = 0) -> Floats:
+        """Σ weights_i Z_i Z_iᵀ Y, shape (n, c); beside it K⁺ times the first columns of Y.
 
-    def inner(self, Y: Floats, kernels: Sequence[int], *, split: bool) -> dict[int, Floats]:
-        """Z_iᵀ Y by kernel, shape (r_i, c); with `split` [P N]ᵀ Y, shape (2r_i, c)."""
+        There are `positive` of these columns.
+        """
+        used = [int(i) for i in np.flatnonzero(weights)]
+        outer = {
+            i: as_factor(weights[i] * G, self.source.dtype)
+            for i, G in self.inner(Y, used, positive).items()
+        }
+        products = np.concatenate(self.map_rows(Outer(self.source, outer, positive)))
+        if positive:
+            absolute = products[:, Y.shape[1] :]
+            absolute += products[:, :positive]
+            absolute /= 2.0
+        return check_finite(products, "K Z")
+
+    def inner(self, Y: Floats, kernels: Sequence[int], positive: int = 0) -> dict[int, Floats]:
+        """Z_iᵀ Y by kernel, shape (r_i, c); beside it |Z_i|ᵀ times the first columns of Y."""
         factor = as_factor(Y, self.source.dtype)
-        parts = self.map_rows(Inner(self.source, tuple(kernels), split), factor)
+        parts = self.map_rows(Inner(self.source, tuple(kernels), positive), factor)
         return {i: sum_in_order([part[i] for part in parts]) for i in kernels}
 
     def overview(self, groups: npt.NDArray[np.integer], n_groups: int) -> Overview:
         members = np.zeros((self.n_samples, n_groups))
         members[np.arange(self.n_samples), groups] = 1.0
         m = len(self.names)
-        sums = self.inner(members, range(m), split=False)
+        sums = self.inner(members, range(m))
         gram = self.gram(np.ones(m))
         ends = np.cumsum([0, *self.source.ranks])
         own = [slice(a, b) for a, b in pairwise(ends)]
@@ -296,13 +299,18 @@ class FusedFactors(BaseFusedKernel):
             i: as_factor(np.sqrt(weights[i]) * vectors[a:b], self._stack.source.dtype)
             for i, (a, b) in zip(used, pairwise(ends), strict=True)
         }
-        left = np.concatenate(self._stack.map_rows(Outer(self._stack.source, outer, False)))
+        left = np.concatenate(self._stack.map_rows(Outer(self._stack.source, outer)))
         lengths = np.linalg.norm(left, axis=0)
         # directions that K does not have: no vector, instead of noise
         return values, left / np.where(lengths > 1e-6 * max(lengths.max(), 1e-300), lengths, np.inf)
 
+    def split_matmul(self, Z: Floats, first: int | None = None) -> tuple[Floats, Floats]:
+        c = Z.shape[1]
+        both = self._stack.product(self._weights, Z, c if first is None else first)
+        return both[:, :c], both[:, c:]
+
     def _product(self, Z: Floats, *, split: bool) -> Floats:
-        return self._stack.product(self._weights, Z, split=split)
+        return self._stack.product(self._weights, Z, Z.shape[1] if split else 0)
 
 
 # tasks
@@ -328,11 +336,11 @@ def _squares(Z: Factor) -> Floats:
 
 @dataclass(frozen=True)
 class Inner:
-    """Z_iᵀ Y, or [P N]ᵀ Y, over some rows, by kernel."""
+    """Z_iᵀ Y over some rows, by kernel; beside it |Z_i|ᵀ times the first columns of Y."""
 
     source: FactorSource
     kernels: tuple[int, ...]
-    split: bool
+    positive: int = 0
 
     def __call__(self, rows: slice, Y: AnyFloats | None) -> dict[int, Floats]:
         assert Y is not None
@@ -341,28 +349,34 @@ class Inner:
             own = Y[part.start - rows.start : part.stop - rows.start]
             for i in self.kernels:
                 Z = self.source.block(i, part)
-                product = _dense((_signs_apart(Z) if self.split else Z).T @ own)
+                product = _dense(Z.T @ own)
+                if self.positive:
+                    first = np.ascontiguousarray(own[:, : self.positive])
+                    product = np.hstack([product, _dense(abs(Z).T @ first)])
                 totals[i] = product if i not in totals else totals[i] + product
         return totals
 
 
 @dataclass(frozen=True)
 class Outer:
-    """Σ_i Z_i G_i, or Σ_i [P N]_i G_i, for some rows, shape (len, c)."""
+    """Σ_i Z_i G_i for some rows, shape (len, c); the last columns of G_i are for |Z_i|."""
 
     source: FactorSource
     factors: dict[int, AnyFloats]
-    split: bool
+    positive: int = 0
 
     def __call__(self, rows: slice, Y: AnyFloats | None) -> Floats:
-        parts = []
+        columns = next(iter(self.factors.values())).shape[1]
+        c = columns - self.positive
+        total = np.zeros((rows.stop - rows.start, columns))
         for part in row_parts(rows):
-            total = np.zeros((part.stop - part.start, next(iter(self.factors.values())).shape[1]))
+            own = total[part.start - rows.start : part.stop - rows.start]
             for i, G in self.factors.items():
                 Z = self.source.block(i, part)
-                total += (_signs_apart(Z) if self.split else Z) @ G
-            parts.append(total)
-        return np.concatenate(parts)
+                own[:, :c] += Z @ np.ascontiguousarray(G[:, :c])
+                if self.positive:
+                    own[:, c:] += abs(Z) @ np.ascontiguousarray(G[:, c:])
+        return total
 
 
 @dataclass(frozen=True)
@@ -389,16 +403,6 @@ def row_parts(rows: slice) -> list[slice]:
         slice(first, min(rows.stop, first + BLOCK_ROWS))
         for first in range(rows.start, rows.stop, BLOCK_ROWS)
     ]
-
-
-def _signs_apart(Z: Factor) -> Factor:
-    """[P N] with Z = P − N, shape (len, 2r)."""
-    if not isinstance(Z, np.ndarray):
-        return sparse.csr_array(sparse.hstack([Z.maximum(0), (-Z).maximum(0)]))
-    both = np.empty((Z.shape[0], 2 * Z.shape[1]), Z.dtype)
-    np.maximum(Z, 0, out=both[:, : Z.shape[1]])
-    np.maximum(-Z, 0, out=both[:, Z.shape[1] :])
-    return both
 
 
 def _dense(values: Any) -> Floats:

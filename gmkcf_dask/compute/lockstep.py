@@ -40,10 +40,14 @@ def refuse_nonfinite(**factors: Floats) -> None:
 
 @dataclass(frozen=True)
 class ProductRequest:
-    """Z to be multiplied by the kernel, shape (n, c); with `split` K⁺ Z is needed as well."""
+    """Z to be multiplied by the kernel, shape (n, c).
+
+    With `split` K⁺ Z is needed as well, or only its `first` columns.
+    """
 
     Z: Floats
     split: bool = False
+    first: int | None = None
 
     def __post_init__(self) -> None:
         refuse_nonfinite(Z=self.Z)
@@ -130,7 +134,12 @@ def multiply_by(kernel: FusedKernel) -> Multiplier:
             numbers = [r for r, request in requests.items() if request.split == split]
             for group in _group(kernel.most_columns, numbers, requests):
                 Z = np.hstack([requests[r].Z for r in group])
-                both = Products(*kernel.split_matmul(Z)) if split else Products(kernel.matmul(Z))
+                # blocks of several runs lie side by side: all of their columns then
+                first = requests[group[0]].first if len(group) == 1 else None
+                if split:
+                    both = Products(*kernel.split_matmul(Z, first))
+                else:
+                    both = Products(kernel.matmul(Z))
                 products |= _columns_of_each(both, group, requests)
         return products
 

@@ -90,8 +90,11 @@ class FusedKernel(Protocol):
     def matmul(self, Z: Floats) -> Floats:
         """K Z, shape (n, c). One sweep, whatever c."""
 
-    def split_matmul(self, Z: Floats) -> tuple[Floats, Floats]:
-        """K Z and K⁺ Z, each of shape (n, c), in one sweep; K⁻ Z is their difference."""
+    def split_matmul(self, Z: Floats, first: int | None = None) -> tuple[Floats, Floats]:
+        """K Z and K⁺ Z, each of shape (n, c), in one sweep; K⁻ Z is their difference.
+
+        Only the `first` columns of K⁺ Z are returned where these are all that is needed.
+        """
 
     def row_sums(self) -> Floats:
         """K 1, shape (n,)."""
@@ -183,9 +186,9 @@ class BaseFusedKernel(ABC):
     def matmul(self, Z: Floats) -> Floats:
         return self._product(Z, split=False)
 
-    def split_matmul(self, Z: Floats) -> tuple[Floats, Floats]:
-        both = self._product(Z, split=True)
-        return both[:, : Z.shape[1]], both[:, Z.shape[1] :]
+    def split_matmul(self, Z: Floats, first: int | None = None) -> tuple[Floats, Floats]:
+        both, c = self._product(Z, split=True), Z.shape[1]
+        return both[:, :c], both[:, c : c + (c if first is None else first)]
 
     def row_sums(self) -> Floats:
         return self.matmul(np.ones((self._n_samples, 1)))[:, 0]

@@ -16,6 +16,7 @@ from gmkcf_dask.methods.defaults import (
     DEFAULT_INIT,
     DEFAULT_KERNELS,
     DEFAULT_SOLVER,
+    DEFAULT_TOL,
     PAPER,
     PAPER_KERNELS,
 )
@@ -103,7 +104,7 @@ FACTORIZATION = """
         V steps per U step; they cost no pass over the kernels.
     max_iter : int, default=500
         Iterations at most.
-    tol : float, default=1e-5
+    tol : float, default=1e-4
         Stop when the objective falls by no more than this fraction.
     solver : {"paper", "accelerated"}, default="accelerated"
         The paper's Algorithm 1; or an alternation that needs fewer passes to the same objective,
@@ -195,7 +196,7 @@ class Factorization(PredictingClusterer):
     inner_iter: int = 1
     v_steps: int = 1
     max_iter: int = 500
-    tol: float = 1e-5
+    tol: float = DEFAULT_TOL
     solver: str = DEFAULT_SOLVER
     assign: str = DEFAULT_ASSIGN
 

@@ -258,10 +258,10 @@ def multiply(kernel: FusedKernel, Z: Floats) -> SolverSteps[Products]:
 def multiply_both(
     kernel: FusedKernel, U: Floats, V: Floats
 ) -> SolverSteps[tuple[Products, Products]]:
-    """K_wU and K_wV in one sweep."""
-    both = yield from multiply(kernel, np.hstack([U, V]))
+    """K_wU and K_wV in one sweep; K⁺V is in no update."""
     k = U.shape[1]
-    return both.columns(slice(0, k)), both.columns(slice(k, 2 * k))
+    both = yield ProductRequest(np.hstack([U, V]), split=not kernel.nonnegative, first=k)
+    return both.columns(slice(0, k)), Products(both.full[:, k:])
 
 
 def begin(

@@ -10,11 +10,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from gmkcf_dask.compute.blas import one_blas_thread
+from gmkcf_dask.compute.blas import on_cores, one_blas_thread
 from gmkcf_dask.system.arrays import Floats, Labels
 
 STARTS = 10
 MAX_ITER = 100
+LEAST_GAIN = 1e-6
+"""Of the mean cosine to the own centre: steps that gain no more are not worth their time."""
 _CANCELLED = 1e-12
 """Length of a sum of unit rows that is 0 but for rounding."""
 
@@ -24,7 +26,7 @@ def spherical_kmeans(
 ) -> Floats:
     """Centres of clusters of directions: maximise Σ_j ⟨row_j, centre of its cluster⟩.
 
-    One thread, as for K-means.
+    Each start has one thread, so the result does not depend on the number of cores.
 
     Parameters
     ----------
@@ -41,20 +43,20 @@ def spherical_kmeans(
         Of unit length; zeros where no row has a direction.
     """
     unit = unit_rows(rows)[has_direction(rows)]
-    best, centres = -np.inf, np.zeros((n_clusters, rows.shape[1]))
     if not len(unit):
-        return centres
+        return np.zeros((n_clusters, rows.shape[1]))
+
+    def run(stream: np.random.SeedSequence) -> tuple[list[float], Floats]:
+        start = plus_plus(unit, n_clusters, np.random.default_rng(stream))
+        return climb(unit, start, max_iter)
+
     with one_blas_thread():
-        for stream in np.random.SeedSequence(seed).spawn(n_init):
-            start = plus_plus(unit, n_clusters, np.random.default_rng(stream))
-            scores, found = climb(unit, start, max_iter)
-            if scores[-1] > best:
-                best, centres = scores[-1], found
-    return centres
+        runs = on_cores(lambda: run, np.random.SeedSequence(seed).spawn(n_init))
+    return max(runs, key=lambda run: run[0][-1])[1]  # the first of equals
 
 
 def climb(unit: Floats, centres: Floats, max_iter: int = MAX_ITER) -> tuple[list[float], Floats]:
-    """Lloyd's steps on the sphere, until labels stay: the objective never falls.
+    """Lloyd's steps on the sphere, until they gain nothing: the objective never falls.
 
     Returns
     -------
@@ -67,9 +69,10 @@ def climb(unit: Floats, centres: Floats, max_iter: int = MAX_ITER) -> tuple[list
     while True:
         similar = unit @ centres.T
         new = similar.argmax(axis=1)
-        own = similar[np.arange(len(unit)), new]
+        own = np.take_along_axis(similar, new[:, None], axis=1)[:, 0]
         scores.append(float(own.sum()))
-        if len(scores) > max_iter or np.array_equal(new, labels):
+        settled = len(scores) > 1 and scores[-1] - scores[-2] <= LEAST_GAIN * len(unit)
+        if len(scores) > max_iter or settled or np.array_equal(new, labels):
             return scores, centres
         labels = new
         centres = _mean_directions(unit, labels, own, centres)
@@ -81,7 +84,8 @@ def _mean_directions(unit: Floats, labels: Labels, own: Floats, before: Floats) 
     members = sparse.csr_array((np.ones(n), (labels, np.arange(n))), shape=(k, n))
     sums = np.asarray(members @ unit)
     empty = np.flatnonzero(np.bincount(labels, minlength=k) == 0)[:n]
-    sums[empty] = unit[np.argsort(own, kind="stable")[: len(empty)]]
+    if len(empty):
+        sums[empty] = unit[np.argsort(own, kind="stable")[: len(empty)]]
     lengths = np.linalg.norm(sums, axis=1)
     # members that cancel out: any centre serves them alike, so it stays
     cancelled = lengths < _CANCELLED

@@ -21,7 +21,7 @@ LARGEST_STEP = 1e12
 """No entry of U or V grows by more than this factor in one multiplicative step."""
 SMALLEST = float(np.finfo(np.float64).tiny)
 """What a multiplicative step leaves at least: 0 could never grow again, and denormals are slow."""
-COMPILED_ROWS = 1 << 15
+COMPILED_ROWS = 1 << 13
 """From so many rows on, loops over them are compiled; the last bits follow from n alone."""
 _RANK = 1e-5
 """Along smaller eigenvalues of UᵀK_wU, relative to the largest, rounding of float32 kernels (6e-8)
@@ -45,8 +45,17 @@ def update_V(V: Floats, KU: Floats, UtKU: Floats) -> Floats:
 
 def update_U_mixed(U: Floats, KU: Floats, KposU: Floats, KV: Floats, VtV: Floats) -> Floats:
     """[6] The U step for K_w of mixed signs, K⁻U = K⁺U − K_wU."""
-    KnegU = np.maximum(KposU - KU, 0.0)
-    return _guarded(U, U * _signed_factor(KV, KposU @ VtV, KnegU @ VtV))
+    P, N = KposU @ VtV, np.maximum(KposU - KU, 0.0) @ VtV
+    if len(U) < COMPILED_ROWS:
+        return _guarded(U, U * _signed_factor(KV, P, N))
+    made, KV = np.array(U, order="C"), loops.as_floats(KV)
+
+    def work(rows: slice) -> None:
+        guards = (DENOMINATOR_FLOOR, LARGEST_STEP, SMALLEST)
+        loops.signed_rows(made[rows], KV[rows], P[rows], N[rows], *guards)
+
+    on_cores(lambda: work, loops.row_slices(len(made)))
+    return made
 
 
 def update_V_mixed(V: Floats, U: Floats, KU: Floats, KposU: Floats) -> Floats:
