@@ -215,12 +215,8 @@ class FactoredKernels:
             i: as_factor(weights[i] * G, self.source.dtype)
             for i, G in self.inner(Y, used, positive).items()
         }
-        products = np.concatenate(self.map_rows(Outer(self.source, outer, positive)))
-        if positive:
-            absolute = products[:, Y.shape[1] :]
-            absolute += products[:, :positive]
-            absolute /= 2.0
-        return check_finite(products, "K Z")
+        parts = self.map_rows(Outer(self.source, outer, positive))
+        return check_finite(np.concatenate(parts), "K Z")
 
     def inner(self, Y: Floats, kernels: Sequence[int], positive: int = 0) -> dict[int, Floats]:
         """Z_iᵀ Y by kernel, shape (r_i, c); beside it |Z_i|ᵀ times the first columns of Y."""
@@ -359,7 +355,11 @@ class Inner:
 
 @dataclass(frozen=True)
 class Outer:
-    """Σ_i Z_i G_i for some rows, shape (len, c); the last columns of G_i are for |Z_i|."""
+    """Σ_i Z_i G_i for some rows, shape (len, c).
+
+    The last columns of G_i are for |Z_i|, and their products are averaged with those of the first
+    ones: that is K⁺.
+    """
 
     source: FactorSource
     factors: dict[int, AnyFloats]
@@ -376,6 +376,8 @@ class Outer:
                 own[:, :c] += Z @ np.ascontiguousarray(G[:, :c])
                 if self.positive:
                     own[:, c:] += abs(Z) @ np.ascontiguousarray(G[:, c:])
+            if self.positive:
+                own[:, c:] = (own[:, c:] + own[:, : self.positive]) / 2.0
         return total
 
 

@@ -104,7 +104,7 @@ FACTORIZATION = """
         V steps per U step; they cost no pass over the kernels.
     max_iter : int, default=500
         Iterations at most.
-    tol : float, default=1e-4
+    tol : float, default=1e-3
         Stop when the objective falls by no more than this fraction.
     solver : {"paper", "accelerated"}, default="accelerated"
         The paper's Algorithm 1; or an alternation that needs fewer passes to the same objective,

@@ -37,6 +37,8 @@ COLUMN_BLOCK = 4096
 """Rows of a dense matrix that are compared at a time with a block of others."""
 ROW_BLOCK = 1024
 """Rows of such a block: products of 16 MiB in float32."""
+_ROWS_AT_ONCE = 16
+"""Rows that `compare_with_all` multiplies by all rows: 64 MiB for a million of them."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,32 @@ def exact_work(document_frequencies: Integers) -> float:
         In how many documents each term is.
     """
     return float(np.square(np.asarray(document_frequencies, dtype=np.float64)).sum())
+
+
+def compare_with_all(
+    X: sparse.csr_array[Any] | sparse.csr_matrix[Any], chosen: Integers, p: int
+) -> Neighbours:
+    """The true neighbours of a few rows, without an index: from products with all rows.
+
+    Parameters
+    ----------
+    X : CSR, shape (n, d)
+        Rows of length 1 or 0.
+    chosen : ndarray of int, shape (m,)
+    p : int
+    """
+    lists = []
+    for first in range(0, len(chosen), _ROWS_AT_ONCE):
+        some = chosen[first : first + _ROWS_AT_ONCE]
+        similar = np.asarray(X @ np.ascontiguousarray(X[some].toarray().T)).T
+        similar[np.arange(len(some)), some] = 0.0  # a row is no neighbour of itself
+        best = np.argpartition(-similar, p - 1, axis=1)[:, :p]
+        falling = np.argsort(-np.take_along_axis(similar, best, axis=1), axis=1, kind="stable")
+        order = np.take_along_axis(best, falling, axis=1).astype(np.int32)
+        values = np.take_along_axis(similar, order, axis=1).astype(np.float32)
+        there = values > 0.0
+        lists.append(Neighbours(np.where(there, order, np.int32(-1)), np.where(there, values, 0)))
+    return Neighbours.concatenate(lists)
 
 
 def choose_terms(document_frequencies: Integers, budget: float = EXACT_WORK) -> int | None:

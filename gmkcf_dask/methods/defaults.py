@@ -10,8 +10,8 @@ DEFAULT_ASSIGN: Assign = "spherical"
 """Of estimators and of `--assign`; the methods' own default is always kmeans, for those files."""
 DEFAULT_INIT: Literal["random", "spectral"] = "spectral"
 DEFAULT_SOLVER: Literal["paper", "accelerated"] = "accelerated"
-DEFAULT_TOL = 1e-4
-"""As in NMF of scikit-learn: ten times smaller changes no score, and takes twice the time."""
+DEFAULT_TOL = 1e-3
+"""Smaller ones change no score (docs/benchmarks.md) and take several times as long."""
 DEFAULT_KERNELS = "local"
 DEFAULTS: dict[str, Any] = {
     "init": DEFAULT_INIT,

@@ -52,7 +52,11 @@ def signed_rows(
     for row in range(n):
         for c in range(k):
             B, p, m = KV[row, c], P[row, c], N[row, c]
-            R = math.hypot(B, 2.0 * math.sqrt(p) * math.sqrt(m))
+            square = B * B + 4.0 * p * m
+            if 1e-200 < square < 1e200:
+                R = math.sqrt(square)
+            else:  # squares that overflow, or vanish
+                R = math.hypot(B, 2.0 * math.sqrt(p) * math.sqrt(m))
             up = B >= 0.0
             numerator, denominator = (B + R, 2.0 * p) if up else (2.0 * m, R - B)
             factor = min(numerator / max(denominator, floor), most)

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.linalg import eigh
 from scipy.optimize import nnls
 
-from gmkcf_dask.compute.blas import on_cores
+from gmkcf_dask.compute.blas import on_cores, one_blas_thread
 from gmkcf_dask.methods import loops
 from gmkcf_dask.system.arrays import Floats
 
@@ -45,16 +45,18 @@ def update_V(V: Floats, KU: Floats, UtKU: Floats) -> Floats:
 
 def update_U_mixed(U: Floats, KU: Floats, KposU: Floats, KV: Floats, VtV: Floats) -> Floats:
     """[6] The U step for K_w of mixed signs, K⁻U = K⁺U − K_wU."""
-    P, N = KposU @ VtV, np.maximum(KposU - KU, 0.0) @ VtV
     if len(U) < COMPILED_ROWS:
-        return _guarded(U, U * _signed_factor(KV, P, N))
+        KnegU = np.maximum(KposU - KU, 0.0)
+        return _guarded(U, U * _signed_factor(KV, KposU @ VtV, KnegU @ VtV))
     made, KV = np.array(U, order="C"), loops.as_floats(KV)
 
     def work(rows: slice) -> None:
+        P, N = KposU[rows] @ VtV, np.maximum(KposU[rows] - KU[rows], 0.0) @ VtV
         guards = (DENOMINATOR_FLOOR, LARGEST_STEP, SMALLEST)
-        loops.signed_rows(made[rows], KV[rows], P[rows], N[rows], *guards)
+        loops.signed_rows(made[rows], KV[rows], P, N, *guards)
 
-    on_cores(lambda: work, loops.row_slices(len(made)))
+    with one_blas_thread():
+        on_cores(lambda: work, loops.row_slices(len(made)))
     return made
 
 

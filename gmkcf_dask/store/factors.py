@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from math import prod
 from threading import Lock
@@ -47,6 +47,7 @@ from gmkcf_dask.kernels.neighbours import (
     Neighbours,
     TermIndex,
     choose_terms,
+    compare_with_all,
     n_neighbours,
     recall,
     search,
@@ -201,7 +202,8 @@ class StoreArrays(FactorArrays):
     def fill(self, stage: Stage, blocks: Sequence[int], listen: Listener) -> None:
         self._create(stage)
         layouts = {n: factor_layout(self.store.manifest.factors[n]) for n in stage.arrays}
-        write = WriteBlocks(str(self.store.path), stage, layouts)
+        # the remark is of the driver, and holds what cannot travel
+        write = WriteBlocks(str(self.store.path), replace(stage, remark=None), layouts)
         n_blocks, names = stage.n_blocks, list(stage.arrays)
         factors = self.store.manifest.factors
         table = TileTable(names, n_blocks, {n: factors[n].digests for n in names})
@@ -526,12 +528,10 @@ def _searcher(features: Features, options: LocalOptions) -> Callable[[range, int
 
 def _recall(features: Features, options: LocalOptions, arrays: FactorArrays) -> str:
     """How many of the true neighbours a search by few terms has, measured on a sample."""
-    X = unit_features(features)
-    exact, n = TermIndex.build(X, None), options.n_samples
     indices, similar = arrays.read("neighbours"), arrays.read("similarities")
-    p = indices.shape[1]
+    n = options.n_samples
     chosen = np.linspace(0, n - 1, min(n, _SAMPLED)).astype(int)
-    true = Neighbours.concatenate([search(exact, X, range(i, i + 1), p) for i in chosen])
+    true = compare_with_all(unit_features(features), chosen, indices.shape[1])
     share = recall(Neighbours(indices[chosen], similar[chosen]), true)
     return (
         f"neighbours are searched by the {options.terms} heaviest terms of each document, which "

@@ -1,7 +1,8 @@
 """From texts to a report at any size: time of every stage and memory of all processes.
 
 `--input` names a corpus of texts; without one documents are made up: a Zipf vocabulary with topics,
-60 words each, their number by `--n`. With several sizes the exponent of every stage is shown.
+60 words each, their number by `--n`. With several sizes the exponent of every stage has a bar.
+Times of stages come from the log of the run.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import argparse
 import gzip
 import json
 import math
+import re
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +27,12 @@ from measure import Bar, Report
 from gmkcf_dask.system.units import GIB
 
 K, TOPICS, WORDS = 20, 40, 60
-LIMITS = {"seconds": 3600.0, "GiB": 12.0}
+LIMITS = {True: (900.0, 6.0), False: (3600.0, 12.0)}
+"""Seconds and GiB at most, for a corpus of 200,000 abstracts, and for a million documents."""
+EXPONENT, OF_NEIGHBOURS = 1.2, 1.8
+SHORT = 2.0
+"""Seconds below which a stage of the smaller size says nothing about its exponent."""
+STAGE = re.compile(r" (?P<stage>[a-z][a-z -]*?)( \d+ of \d+)?: .* in (?P<seconds>[\d.,]+) s$")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,8 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--memory", default="4GiB", help="of each worker")
     parser.add_argument("-k", type=int, default=K)
-    parser.add_argument("--most-seconds", type=float, default=LIMITS["seconds"])
-    parser.add_argument("--most-gib", type=float, default=LIMITS["GiB"])
     parser.add_argument("--folder", type=Path)
 
 
@@ -86,10 +92,10 @@ def _private(process: psutil.Process) -> int:
 
 def measure(path: Path, folder: Path, args: argparse.Namespace) -> tuple[dict[str, float], float]:
     """Seconds of every stage and GiB of memory of one run."""
-    out = folder / f"run_{path.stem}"
+    out, log = folder / f"run_{path.stem}", folder / f"{path.stem}.log"
     command = [sys.executable, "-m", "gmkcf_dask.cli", "run", str(path), "-k", str(args.k)]
     command += ["--out", str(out), "--cluster", "local", "--workers", str(args.workers)]
-    command += ["--memory", args.memory, "--log", str(folder / f"{path.stem}.log"), "--json"]
+    command += ["--memory", args.memory, "--log", str(log), "--json"]
     command += ["--label-column", "label", "--id-column", "id"]
     begin = time.perf_counter()
     process = subprocess.Popen(
@@ -100,9 +106,24 @@ def measure(path: Path, folder: Path, args: argparse.Namespace) -> tuple[dict[st
     error = process.communicate()[1]
     if process.returncode:
         raise SystemExit(error)
-    seconds = json.loads((out / "result.json").read_text())["seconds"]
-    seconds["total"] = time.perf_counter() - begin
-    return seconds, memory.peak / GIB
+    total = time.perf_counter() - begin
+    seconds = {**stage_seconds(log.read_text(encoding="utf-8").splitlines())}
+    kept = json.loads((out / "result.json").read_text())["seconds"]
+    seconds |= {name: value for name, value in kept.items() if name not in seconds}
+    return {**seconds, "total": total}, memory.peak / GIB
+
+
+def stage_seconds(lines: Iterable[str]) -> dict[str, float]:
+    """Seconds of every stage that a log has the end of; steps of one stage are added.
+
+    >>> stage_seconds(["t smooth 1 of 4: 9/9 samples in 1.5 s", "t smooth 2 of 4: 9/9 in 2 s"])
+    {'smooth': 3.5}
+    """
+    seconds: dict[str, float] = {}
+    for match in filter(None, map(STAGE.search, lines)):
+        value = float(match["seconds"].replace(",", ""))
+        seconds[match["stage"]] = seconds.get(match["stage"], 0.0) + value
+    return seconds
 
 
 def run(args: argparse.Namespace) -> Report:
@@ -116,15 +137,18 @@ def run(args: argparse.Namespace) -> Report:
             by_size[n] = seconds
             rows += [[n or path.name, stage, value, gib] for stage, value in seconds.items()]
             print(f"{n or path.name}: {seconds['total']:.0f} s, {gib:.1f} GiB", flush=True)
+    most_seconds, most_gib = LIMITS[args.input is not None]
     bars = [
-        Bar("seconds of the largest", max(s["total"] for s in by_size.values()), args.most_seconds),
-        Bar("GiB of all processes", max(row[3] for row in rows), args.most_gib),
+        Bar("seconds of the largest", max(s["total"] for s in by_size.values()), most_seconds),
+        Bar("GiB of all processes", max(row[3] for row in rows), most_gib),
     ]
-    sizes = sorted(by_size)
-    if len(sizes) > 1:
-        ratio = math.log(sizes[-1] / sizes[0])
-        for stage, last in by_size[sizes[-1]].items():
-            exponent = math.log(last / max(by_size[sizes[0]].get(stage, last), 1e-3)) / ratio
-            rows.append(["exponent", stage, exponent, 0.0])
+    small, large = min(by_size), max(by_size)
+    if small < large:
+        ratio = math.log(large / small)
+        for stage, last in by_size[large].items():
+            first = by_size[small].get(stage, 0.0)
+            if first >= SHORT:
+                limit = OF_NEIGHBOURS if stage == "neighbours" else EXPONENT
+                bars.append(Bar(f"exponent of {stage}", math.log(last / first) / ratio, limit))
     title = f"k = {args.k}, {args.workers} workers of {args.memory}"
     return Report("million", title, ["documents", "stage", "s", "GiB"], rows, bars)

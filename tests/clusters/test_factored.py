@@ -12,8 +12,9 @@ from gmkcf_dask import GMKCF
 from gmkcf_dask.cluster.local import local_cluster
 from gmkcf_dask.compute import factor_plan
 from gmkcf_dask.compute.factored import FactoredKernels
-from gmkcf_dask.events import IterationDone
+from gmkcf_dask.events import IterationDone, StageNote
 from gmkcf_dask.kernels.tiling import FACTOR_ROWS
+from gmkcf_dask.store import factors
 from gmkcf_dask.system.units import GIB
 
 pytestmark = pytest.mark.usefixtures("calm")
@@ -74,6 +75,18 @@ def test_the_same_bits_by_tasks(tmp_path, rows, in_memory, by_tasks, two_workers
     assert by_tasks
     assert None not in by_tasks
     in_memory.is_the_same(Found.of(model, rows[N:]))
+
+
+def test_neighbours_by_an_index_of_terms_are_found_by_tasks(
+    tmp_path, rows, monkeypatch, two_workers
+):
+    monkeypatch.setattr(factors, "choose_terms", lambda frequencies: 4)
+    few, notes = rows[:300], []
+    built = GMKCF(K, store=tmp_path / "s.zarr", client=two_workers, callbacks=[notes.append], **FIT)
+    here = GMKCF(K, **FIT).fit(few)
+    np.testing.assert_array_equal(built.fit(few).labels_, here.labels_)
+    remarks = [note.message for note in notes if isinstance(note, StageNote)]
+    assert any("4 heaviest terms" in remark for remark in remarks)
 
 
 @pytest.mark.cluster

@@ -17,6 +17,7 @@ from gmkcf_dask.kernels.neighbours import (
     Neighbours,
     TermIndex,
     choose_terms,
+    compare_with_all,
     exact_work,
     n_neighbours,
     recall,
@@ -278,6 +279,16 @@ def test_distances_far_from_the_origin_keep_their_digits(rng):
 
 def lists(indices, similarities):
     return Neighbours(np.array(indices, np.int32), np.array(similarities, np.float32))
+
+
+def test_a_few_rows_compared_with_all_have_their_true_neighbours(rng):
+    X = csr(unit(rng.random((60, 40)) * (rng.random((60, 40)) < 0.1)))
+    chosen = np.array([0, 7, 8, 31, *range(40, 60)])
+    exact = search(TermIndex.build(X, None), X, range(60), 6)
+    expected = Neighbours(exact.indices[chosen], exact.similarities[chosen])
+    found = compare_with_all(X, chosen, 6)
+    np.testing.assert_allclose(found.similarities, expected.similarities, rtol=1e-6)
+    assert recall(found, expected) == recall(expected, found) == 1
 
 
 def test_recall_counts_by_similarity():
