@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from sklearn.exceptions import ConvergenceWarning
 
 from gmkcf_dask.cluster.local import local_cluster
+from gmkcf_dask.cluster.resources import of_client
 from gmkcf_dask.compute.runner import Runner, pin_worker_threads
 from gmkcf_dask.errors import NumericsWarning, WeakClustersWarning
 from gmkcf_dask.system.units import GIB
@@ -52,6 +53,7 @@ def pytest_collection_modifyitems(items):
     _leave_most_cases_to_all(items)
 
 
+STALL_SECONDS = 60.0
 _MANY_CASES = 3
 """Cases of one test up to which the plain run takes all of them."""
 
@@ -74,6 +76,14 @@ def pytest_runtest_makereport(item, call):
         report.outcome = "failed"
         report.longrepr = f"skipped where all must run: {report.longrepr[2]}"
     return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_stalls():
+    """A graph without progress is retried before the time-out of a test ends it."""
+    usual, of_client.__defaults__ = of_client.__defaults__, (STALL_SECONDS,)
+    yield
+    of_client.__defaults__ = usual
 
 
 def _cluster(n_workers):
@@ -99,7 +109,7 @@ def runner_named(request):
     def get(name):
         if name in ("synchronous", "threads"):
             return Runner(scheduler=name)
-        return Runner(client=request.getfixturevalue(name))
+        return Runner(client=request.getfixturevalue(name), stall_timeout=STALL_SECONDS)
 
     return get
 

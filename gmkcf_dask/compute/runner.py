@@ -7,10 +7,12 @@ a worker or a connection is retried a few times; a cluster without progress is g
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 _T = TypeVar("_T")
+_LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 5.0
 
 
@@ -135,6 +138,7 @@ class Runner:
                 lost += 1
                 if lost > error.retries:
                     raise
+                _LOG.info("%s; retrying", error)
                 self._wait_for_connection(error)
 
     def _wait_for_connection(self, lost: ClusterLost) -> None:
@@ -255,7 +259,7 @@ class Runner:
         except TimeoutError as error:
             if future.status == "error":  # the task's own
                 raise
-            raise self._stalled("a result could not be fetched") from error
+            raise self._stalled("a result could not be fetched", future.key) from error
         finally:
             future.release()
 
@@ -273,18 +277,19 @@ class Runner:
                 if now is not None and now != pending:
                     pending, since = now, time.monotonic()
                 elif time.monotonic() - since > self.stall_timeout:
-                    raise self._stalled("no task finished") from None
+                    raise self._stalled("no task finished", future.key) from None
             else:
                 return
 
-    def _stalled(self, what: str) -> ClusterStalled:
+    def _stalled(self, what: str, key: str) -> ClusterStalled:
         """Retried once where workers still answer: one may wait for another that does not."""
-        stalled = ClusterStalled(
-            f"{what} for {self.stall_timeout:g} s: workers are gone, stopped, or paused for lack "
-            "of memory"
-        )
         recent = self.stall_timeout / 2
         timeout = min(_POLL_SECONDS, recent)
+        state = self._ask_scheduler(describe_pending, key, seconds=timeout)
+        stalled = ClusterStalled(
+            f"{what} for {self.stall_timeout:g} s: workers are gone, stopped, or paused for lack "
+            f"of memory ({state or 'the scheduler does not answer'})"
+        )
         answer = self._ask_scheduler(count_recent_workers, recent, seconds=timeout)
         stalled.retries = 1 if answer else 0
         return stalled
@@ -331,15 +336,31 @@ def worker_sizes(dask_scheduler: Any = None) -> dict[str, tuple[int, int]]:
     }
 
 
-def count_pending_tasks(key: str, dask_scheduler: Any = None) -> int:
-    """On the scheduler: the tasks that must finish before this one can, itself included."""
-    stack, pending = [dask_scheduler.tasks.get(key)], set()
+def pending_tasks(scheduler: Any, key: str) -> set[Any]:
+    """The tasks that must finish before this one can, itself included."""
+    stack, pending = [scheduler.tasks.get(key)], set()
     while stack:
         task = stack.pop()
         if task is not None and task not in pending and task.state not in ("memory", "erred"):
             pending.add(task)
             stack.extend(task.waiting_on or ())
-    return len(pending)
+    return pending
+
+
+def count_pending_tasks(key: str, dask_scheduler: Any = None) -> int:
+    """On the scheduler: how many tasks must finish before this one can, itself included."""
+    return len(pending_tasks(dask_scheduler, key))
+
+
+def describe_pending(key: str, dask_scheduler: Any = None) -> str:
+    """On the scheduler: how many of these tasks are in which state, and how many workers."""
+    tasks = Counter(task.state for task in pending_tasks(dask_scheduler, key))
+    workers = Counter(state.status.name for state in dask_scheduler.workers.values())
+
+    def listed(counts: Counter[str]) -> str:
+        return ", ".join(f"{n} {name}" for name, n in sorted(counts.items())) or "none"
+
+    return f"tasks: {listed(tasks)}; workers: {listed(workers)}"
 
 
 def count_recent_workers(seconds: float, dask_scheduler: Any = None) -> int:
