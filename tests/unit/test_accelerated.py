@@ -171,6 +171,20 @@ def test_compiled_steps_of_many_rows_are_the_same(rng, monkeypatch):
     np.testing.assert_allclose(updates.hals_V(V, KU, G, 5), wanted, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("size", [1e-180, 1.0, 1e140])
+def test_a_compiled_U_step_of_many_rows_is_the_same(rng, monkeypatch, size):
+    U, KV = rng.random((70, 4)), size * rng.normal(size=(70, 4))
+    KU = size * rng.normal(size=(70, 4))
+    KposU = np.maximum(KU, 0.0) + size * rng.random((70, 4))
+    U[3, 1], KposU[5], KU[5], KV[6] = updates.SMALLEST, 0.0, 0.0, 0.0
+    C = rng.random((4, 4))
+    C = C @ C.T
+    wanted = updates.update_U_mixed(U, KU, KposU, KV, C)
+    monkeypatch.setattr(updates, "COMPILED_ROWS", 50)
+    compiled = updates.update_U_mixed(U, KU, KposU, KV, C)
+    np.testing.assert_allclose(compiled, wanted, rtol=1e-12)
+
+
 @pytest.mark.parametrize("mixed", [False, True])
 def test_equals_naive(rng, mixed):
     Ks = kernels(rng, 40, 4, mixed)
