@@ -8,11 +8,11 @@ from pathlib import Path
 from dask.utils import parse_bytes
 from helpers.corpora import text_like
 
+from gmkcf_dask import pipeline
 from gmkcf_dask.cluster import ClusterConfig, launch as cluster
 from gmkcf_dask.events.progress import Progress
 from gmkcf_dask.kernels.specs import resolve_kernels
 from gmkcf_dask.methods.registry import METHODS, make_method
-from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.results.metrics import scores
 from gmkcf_dask.store.request import KernelRequest
 from gmkcf_dask.system.units import human_bytes

@@ -127,8 +127,8 @@ def _kernels(
     given: str, ks: Iterable[int], restarts: int, store: Path | None, options: dict[str, Any]
 ) -> Iterator[tuple[Any, Any]]:
     """The kernels of a store, or of input, in a store or in memory; and a listener."""
+    from gmkcf_dask import pipeline
     from gmkcf_dask.methods.select_k import suggestion_job, validate_ks
-    from gmkcf_dask.pipeline import run as pipeline
     from gmkcf_dask.store.kernel_store import KernelStore
     from gmkcf_dask.store.manifest import has_kernels, is_own_format
     from gmkcf_dask.store.object_storage import location

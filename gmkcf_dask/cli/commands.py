@@ -43,7 +43,7 @@ from gmkcf_dask.system.disk_space import folder_in_errors
 from gmkcf_dask.system.units import human_bytes
 
 if TYPE_CHECKING:
-    from gmkcf_dask.pipeline.run import FitOptions
+    from gmkcf_dask.pipeline import FitOptions
     from gmkcf_dask.store.kernel_store import KernelStore
 
 _STAGES = ("reading", "statistics", "write", "fit", "overview")
@@ -77,7 +77,7 @@ def main() -> None:
 @output_options
 def plan(input_path: str, n_clusters: int, **options: Any) -> None:
     """Show what a job would cost: disk, memory, time, passes over the data. Runs nothing."""
-    from gmkcf_dask.pipeline import run as pipeline
+    from gmkcf_dask import pipeline
 
     options["n_clusters"] = n_clusters
     method = _method(options)
@@ -112,7 +112,7 @@ def build(input_path: str, store: Path, **options: Any) -> None:
     A complete STORE of the same INPUT is verified; what is damaged or missing is written again
     from INPUT. Options that are not given are those that STORE was made with.
     """
-    from gmkcf_dask.pipeline import run as pipeline
+    from gmkcf_dask import pipeline
 
     options = options_of_store(store, options)
     with folder_in_errors(store):
@@ -148,7 +148,7 @@ def build(input_path: str, store: Path, **options: Any) -> None:
 @output_options
 def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
     """Cluster the samples of a finished STORE."""
-    from gmkcf_dask.pipeline import run as pipeline
+    from gmkcf_dask import pipeline
     from gmkcf_dask.store.kernel_store import KernelStore
 
     method = _method_to_fit(out, options, overwrite=overwrite)
@@ -184,7 +184,7 @@ def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
 @output_options
 def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **options: Any) -> None:
     """Plan, build and fit in one: from INPUT to clusters."""
-    from gmkcf_dask.pipeline import run as pipeline
+    from gmkcf_dask import pipeline
     from gmkcf_dask.store.build import find_store
 
     method = _method_to_fit(out, options, overwrite=overwrite)
@@ -330,7 +330,7 @@ def _method_to_fit(out: Path, options: dict[str, Any], *, overwrite: bool) -> An
 def _is_done(wanted: FitOptions, store: KernelStore | None) -> bool:
     """Whether the run is finished already; writes the report that it lacks."""
     from gmkcf_dask.cluster import threads
-    from gmkcf_dask.pipeline.run import finish_reports, is_finished
+    from gmkcf_dask.pipeline import finish_reports, is_finished
     from gmkcf_dask.results.run_folder import REPORT
 
     if not is_finished(wanted, store):
@@ -372,7 +372,7 @@ def _fit_options(
     title: str | None = None,
 ) -> FitOptions:
     """What to fit, once every run folder is known to be free for it."""
-    from gmkcf_dask.pipeline.run import FitOptions
+    from gmkcf_dask.pipeline import FitOptions
     from gmkcf_dask.results.run_folder import check_run_folder
 
     wanted = FitOptions(
@@ -395,7 +395,7 @@ def _fit_options(
 def _fit_and_report(
     wanted: FitOptions, store: Any, resources: Any, seconds: dict[str, float]
 ) -> None:
-    from gmkcf_dask.pipeline import run as pipeline
+    from gmkcf_dask import pipeline
     from gmkcf_dask.results.checkpoints import has_checkpoint, may_go_on
     from gmkcf_dask.results.run_folder import REPORT
     from gmkcf_dask.store.files import exists

@@ -129,7 +129,7 @@ def _kernels(
     options: dict[str, Any],
 ) -> Iterator[tuple[_Data, Any]]:
     """The kernels of a store, or of input, in a store or in memory; and a listener."""
-    from gmkcf_dask.pipeline import run as pipeline
+    from gmkcf_dask import pipeline
     from gmkcf_dask.pipeline.compare import (
         check_clusters,
         comparison_job,

@@ -72,7 +72,7 @@ def report(run_folder: Path, out: Path | None) -> None:
     computed again from the store.
     """
     from gmkcf_dask.cluster import threads
-    from gmkcf_dask.pipeline.run import explain_again
+    from gmkcf_dask.pipeline import explain_again
     from gmkcf_dask.results.report.render import write_report
     from gmkcf_dask.results.run_folder import INSIGHT, REPORT, RESULT, read_insight, write_insight
     from gmkcf_dask.store.files import exists, size_of

@@ -20,6 +20,7 @@ from sklearn.base import BaseEstimator, ClusterMixin, clone
 from sklearn.utils import check_random_state, estimator_html_repr
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from gmkcf_dask import pipeline
 from gmkcf_dask.cluster import Resources, of_client, threads
 from gmkcf_dask.compute.costs import Job
 from gmkcf_dask.corpus.documents import corpus_from_texts, texts_in
@@ -61,8 +62,7 @@ from gmkcf_dask.kernels.specs import (
 )
 from gmkcf_dask.methods.base import Method
 from gmkcf_dask.methods.registry import make_method, parameters_of
-from gmkcf_dask.pipeline import run as pipeline
-from gmkcf_dask.pipeline.run import (
+from gmkcf_dask.pipeline import (
     build,
     job_of,
     memory_kernels,

@@ -34,7 +34,8 @@ from gmkcf_dask.methods.base import MEAN, Method, fused_kernel, kernel_weights
 from gmkcf_dask.methods.contrast import contrasts
 from gmkcf_dask.methods.defaults import DEFAULT_KERNELS, DEFAULTS, PAPER, PAPER_KERNELS
 from gmkcf_dask.methods.registry import METHODS, make_preset_method
-from gmkcf_dask.pipeline.run import fit, job_of
+from gmkcf_dask.pipeline.fitting import fit
+from gmkcf_dask.pipeline.planning import job_of
 from gmkcf_dask.results.comparison import ComparedRun, Comparison, agreement_of
 from gmkcf_dask.results.metrics import scores
 from gmkcf_dask.store.request import KernelRequest

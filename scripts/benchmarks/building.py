@@ -16,9 +16,9 @@ from helpers.corpora import request_of, scratch_folder, store_of
 from limits import on_threads
 from measure import Bar, Report
 
+from gmkcf_dask import pipeline
 from gmkcf_dask.cluster import threads
 from gmkcf_dask.compute.blas import cores
-from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.system.units import human_bytes
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from helpers.corpora import request_of, scratch_folder, text_like
 from measure import Bar, Report, without_warnings
 
+from gmkcf_dask import pipeline
 from gmkcf_dask.cluster import ClusterConfig, start
 from gmkcf_dask.events.progress import Progress
 from gmkcf_dask.methods.gmkcf import Gmkcf
-from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.results.metrics import scores
 from gmkcf_dask.system.units import MIB, human_bytes
 

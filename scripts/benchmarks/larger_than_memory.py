@@ -16,13 +16,13 @@ from helpers.corpora import request_of, scratch_folder
 from limits import disk_rates
 from measure import Bar, Report, without_warnings
 
+from gmkcf_dask import pipeline
 from gmkcf_dask.cluster import ClusterConfig
 from gmkcf_dask.compute.tiled import TiledKernels
 from gmkcf_dask.events.progress import Progress
 from gmkcf_dask.methods.base import RunContext
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import gmkcf
-from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.system.units import GIB, MIB, human_bytes
 
 K, ITERATIONS = 10, 3

@@ -18,12 +18,12 @@ import numpy as np
 from helpers.corpora import request_of
 from measure import Bar, Report, without_warnings
 
+from gmkcf_dask import pipeline
 from gmkcf_dask.cluster import local_cluster, of_client, threads
 from gmkcf_dask.compute.tiled import TiledKernels
 from gmkcf_dask.kernels.tiling import encoded_bytes
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import gmkcf
-from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.store.object_storage import filesystem, location
 from gmkcf_dask.store.prefetch import window
 from gmkcf_dask.system.resources import peak_resident_bytes

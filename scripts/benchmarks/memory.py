@@ -9,11 +9,11 @@ import numpy as np
 from helpers.corpora import request_of, scratch_folder
 from measure import Bar, Report, without_warnings
 
+from gmkcf_dask import pipeline
 from gmkcf_dask.cluster import ClusterConfig
 from gmkcf_dask.compute.tiled import TiledKernels
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import gmkcf
-from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.system.units import MIB
 
 K = 10

@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from gmkcf_dask import Corpus
+from gmkcf_dask import Corpus, pipeline
 from gmkcf_dask.cluster.resources import Resources, threads
 from gmkcf_dask.kernels.specs import KernelSpec, Rbf, resolve_kernels
-from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.request import KernelRequest
 

@@ -16,6 +16,7 @@ from gmkcf_dask import (
     KernelKMeans,
     KernelSpectralClustering,
     RobustMultipleKernelKMeans,
+    pipeline,
 )
 from gmkcf_dask.cluster.resources import threads
 from gmkcf_dask.corpus import read_corpus
@@ -23,7 +24,6 @@ from gmkcf_dask.errors import InputError
 from gmkcf_dask.kernels.specs import resolve_kernels
 from gmkcf_dask.methods.defaults import PAPER
 from gmkcf_dask.methods.registry import make_method
-from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.store.request import KernelRequest
 from helpers.refusals import FIT, THREADS, all_named, gmkcf, raised, refused
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from gmkcf_dask import pipeline
 from gmkcf_dask.cluster import Resources
 from gmkcf_dask.compute.operators import KernelStack
 from gmkcf_dask.corpus import Corpus, read_corpus
@@ -25,7 +26,6 @@ from gmkcf_dask.kernels.specs import PAPER12, Normalization, is_plain_name
 from gmkcf_dask.methods.base import MEAN
 from gmkcf_dask.methods.gmkcf import Gmkcf
 from gmkcf_dask.methods.rmkkm import Rmkkm
-from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.pipeline.benchmark.entries import Entry, run_on_features
 from gmkcf_dask.results.csv_cells import cell_text, escaped_cell
 from gmkcf_dask.results.metrics import scores
