@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,6 @@ from gmkcf_dask.pipeline.planning import job_of, store_plan
 from gmkcf_dask.pipeline.reports import add_insight, store_name, store_samples
 from gmkcf_dask.results.checkpoints import (
     FOLDER as CHECKPOINT,
-    RunCheckpoints,
     has_checkpoint,
     open_checkpoints,
     remove_checkpoints,
@@ -227,17 +225,23 @@ def fit_into(
         plan = store_plan(store, options.method.n_clusters, resources, options.job())
         stack = stored_kernels(store, plan, resources)
         fingerprint = options.fingerprint(store_identity(store))
-        start_checkpoints = partial(
-            open_checkpoints,
-            options.checkpoint,
-            fingerprint,
-            options.checkpoint_every,
-            resume=options.resume,
-            still_ours=confirm_lock,
-            earlier=earlier_fingerprint(fingerprint, store),
-        )
-        with watch.time("fit"):
-            clusterings, notes = _fit_noted(options, stack, listen, start_checkpoints, notes)
+        with watch.time("fit"), warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            checkpoints = open_checkpoints(
+                options.checkpoint,
+                fingerprint,
+                options.checkpoint_every,
+                resume=options.resume,
+                still_ours=confirm_lock,
+                earlier=earlier_fingerprint(fingerprint, store),
+                notes=notes,
+                warned=warned,
+            )
+            with checkpoints.until_done():
+                clusterings = fit(
+                    stack, options.method, [options.seed], options.kernels, listen, checkpoints
+                )
+        notes = checkpoints.notes
         if len(clusterings) > 1:
             remove_run(options.out)  # of an earlier, single run
         runs: list[FittedRun] = []
@@ -291,30 +295,6 @@ def fit_into(
 
 _NOT_EXPLAINED = (GmkcfError, OSError, ArithmeticError, MemoryError, np.linalg.LinAlgError)
 """What describing clusters that are written already may fail with."""
-
-
-def _fit_noted(
-    options: FitOptions,
-    stack: KernelStack,
-    listen: Listener,
-    start_checkpoints: Callable[[], RunCheckpoints],
-    notes: Sequence[str],
-) -> tuple[list[Clustering], list[str]]:
-    """Clusterings, and the notes with the warnings of reading checkpoints and of the fit."""
-    with warnings.catch_warnings(record=True) as raised:
-        warnings.simplefilter("always")
-        checkpoints = start_checkpoints()
-
-        def notes_so_far() -> list[str]:
-            new = (str(warning.message) for warning in raised)
-            return list(dict.fromkeys((*notes, *checkpoints.earlier_notes, *new)))
-
-        checkpoints.notes = notes_so_far
-        with checkpoints.until_done():
-            clusterings = fit(
-                stack, options.method, [options.seed], options.kernels, listen, checkpoints
-            )
-    return clusterings, notes_so_far()
 
 
 def _profile(
