@@ -22,12 +22,21 @@ from .planning import (
     disk_to_fill as disk_to_fill,
     free_disk as free_disk,
     job_of as job_of,
+    plan_and_start as plan_and_start,
+    plan_fit_and_start as plan_fit_and_start,
     request_plan as request_plan,
     store_plan as store_plan,
 )
+from .reading import (
+    InputOptions as InputOptions,
+    read_request as read_request,
+    single_text_in_errors as single_text_in_errors,
+)
 from .reports import explain_again as explain_again, finish_reports as finish_reports
 from .run import (
+    RunOptions as RunOptions,
+    RunOutcome as RunOutcome,
     build as build,
-    is_other_store as is_other_store,
-    remove_store as remove_store,
+    choose_kernels as choose_kernels,
+    select_kernels as select_kernels,
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gmkcf_dask.cluster import Resources
+from gmkcf_dask.cluster import LazyCluster, Resources
 from gmkcf_dask.compute.costs import Job
 from gmkcf_dask.compute.factor_plan import FactorPlan, FactorSizes, factor_sizes, make_factor_plan
 from gmkcf_dask.compute.plan import (
@@ -31,13 +31,14 @@ from gmkcf_dask.methods.base import (
     Method,
     SingleKernelMethod,
 )
-from gmkcf_dask.store.build import find_store
+from gmkcf_dask.store.build import StorePlace
 from gmkcf_dask.store.files import exists, free_bytes
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.object_storage import is_remote
 from gmkcf_dask.store.preflight import may_keep_scratch
 from gmkcf_dask.store.request import KernelRequest
 from gmkcf_dask.store.scratch import sweep_scratch
+from gmkcf_dask.system.disk_space import folder_in_errors
 from gmkcf_dask.system.resources import free_memory
 
 
@@ -45,7 +46,7 @@ def request_plan(
     request: KernelRequest,
     n_clusters: int,
     resources: Resources,
-    store: Path | None = None,
+    place: StorePlace | None = None,
     disk_free: int | None = None,
     residency: Residency | None = None,
     job: Job | None = None,
@@ -54,14 +55,14 @@ def request_plan(
 
     `job` says what is fitted, one run of gmkcf when not given; see `job_of`.
     """
-    existing = None if store is None else find_store(store, request)
-    disk_free = disk_free if store is None else usable_disk(store)
+    existing = None if place is None else place.store
+    disk_free = disk_free if place is None else usable_disk(place.path)
     X = None if request.corpus is None else request.corpus.X
     built = existing is not None and existing.manifest.complete
     tiles = None
     if request.tiled:
         tiles = _request_tiles_plan(
-            request, n_clusters, resources, store, disk_free, residency, job, existing
+            request, n_clusters, resources, place, disk_free, residency, job
         )
     if not request.factored:
         assert tiles is not None
@@ -76,16 +77,36 @@ def request_plan(
     return _factor_plan(resources, sizes, disk_free, job, block, tiles, built=built)
 
 
+def plan_and_start(
+    request: KernelRequest,
+    n_clusters: int,
+    cluster: LazyCluster,
+    place: StorePlace,
+    *,
+    residency: Residency | None = None,
+    job: Job | None = None,
+) -> tuple[Resources, Plan | FactorPlan]:
+    """Start the cluster once a plan on its description is good, and plan on what runs."""
+    n = request.n_samples
+    with folder_in_errors(place.path):
+        if (described := cluster.describe(n)) is not None:
+            request_plan(request, n_clusters, described, place, residency=residency, job=job)
+    resources = cluster.start(n)
+    with folder_in_errors(place.path):
+        plan = request_plan(request, n_clusters, resources, place, residency=residency, job=job)
+    return resources, plan
+
+
 def _request_tiles_plan(
     request: KernelRequest,
     n_clusters: int,
     resources: Resources,
-    store: Path | None,
+    place: StorePlace | None,
     disk_free: int | None,
     residency: Residency | None,
     job: Job | None,
-    existing: KernelStore | None,
 ) -> Plan:
+    existing = None if place is None else place.store
     X = None if request.corpus is None else request.corpus.X
     return _plan(
         resources,
@@ -95,7 +116,7 @@ def _request_tiles_plan(
         block=request.block if existing is None else existing.manifest.block_size,
         disk_free=disk_free,
         scratch=disk_free is not None,
-        remote=store is not None and is_remote(store),
+        remote=place is not None and is_remote(place.path),
         tiles_stored=0 if existing is None else len(existing.manifest.tiles_done),
         residency=residency,
         largest_rows=None if X is None else partial(_largest_rows, X),
@@ -122,6 +143,16 @@ def store_plan(
     )
     sizes = factor_sizes(kinds, m.n_samples, m.n_features, n_clusters, most, 0, given)
     return _factor_plan(resources, sizes, None, job, m.block_size, tiles, built=True)
+
+
+def plan_fit_and_start(
+    store: KernelStore, n_clusters: int, cluster: LazyCluster, job: Job | None = None
+) -> tuple[Resources, Plan | FactorPlan]:
+    """The same as `plan_and_start` for a finished store."""
+    if (described := cluster.describe(store.n_samples)) is not None:
+        store_plan(store, n_clusters, described, job)
+    resources = cluster.start(store.n_samples)
+    return resources, store_plan(store, n_clusters, resources, job)
 
 
 def refuse_more_clusters(names: Sequence[str], n_clusters: int, most: int) -> None:

@@ -49,9 +49,9 @@ FIT = ("--max-iter", 2, "--inner-iter", 1, "--tol", 0)
 # as long as there is no store, and what the plan said would be left when there is one
 _COMMAND = """
 import sys
-from gmkcf_dask import pipeline
+from gmkcf_dask.pipeline import planning
 before, after = map(int, sys.argv[1:3])
-pipeline.free_disk = lambda path: after if path.exists() else before
+planning.free_disk = lambda path: after if path.exists() else before
 from gmkcf_dask.cli import main
 main(sys.argv[3:])
 """
