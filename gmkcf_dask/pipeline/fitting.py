@@ -17,15 +17,9 @@ from gmkcf_dask.cluster import Resources
 from gmkcf_dask.compute.costs import Job
 from gmkcf_dask.compute.factor_plan import FactorPlan
 from gmkcf_dask.compute.operators import KernelStack, refuse_extremes
-from gmkcf_dask.compute.plan import (
-    Plan,
-)
+from gmkcf_dask.compute.plan import Plan
 from gmkcf_dask.compute.runner import short_reason
-from gmkcf_dask.errors import (
-    DamagedStoreError,
-    GmkcfError,
-    redacted,
-)
+from gmkcf_dask.errors import DamagedStoreError, GmkcfError, redacted
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.methods.base import (
     MEAN,
@@ -49,11 +43,7 @@ from gmkcf_dask.results.checkpoints import (
 )
 from gmkcf_dask.results.cluster_terms import Profile, cluster_terms, read_profile
 from gmkcf_dask.results.insight import About, Samples, explain
-from gmkcf_dask.results.run_folder import (
-    holds_run,
-    remove_run,
-    write_run,
-)
+from gmkcf_dask.results.run_folder import holds_run, remove_run, write_run
 from gmkcf_dask.results.schemas import ClusterEntry, RunBytes, RunResult
 from gmkcf_dask.results.serialize import plain
 from gmkcf_dask.store.files import resolved

@@ -18,14 +18,10 @@ from gmkcf_dask.compute.dense import DEFAULT_BLOCK, DenseKernels
 from gmkcf_dask.compute.factor_plan import FactorPlan
 from gmkcf_dask.compute.factored import FactoredKernels, MemoryFactors
 from gmkcf_dask.compute.operators import KernelStack
-from gmkcf_dask.compute.plan import (
-    Plan,
-)
+from gmkcf_dask.compute.plan import Plan
 from gmkcf_dask.compute.tile_ops import MemoryTiles
 from gmkcf_dask.compute.tiled import ResidencyMonitor, TiledKernels
-from gmkcf_dask.errors import (
-    PlanRefused,
-)
+from gmkcf_dask.errors import PlanRefused
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.kernels.factor_cross import Arrays, views_of
 from gmkcf_dask.kernels.factored import FactorKind, array_of

@@ -20,17 +20,10 @@ from gmkcf_dask.compute.plan import (
     refuse_large_driver,
 )
 from gmkcf_dask.corpus.model import Matrix
-from gmkcf_dask.errors import (
-    InputError,
-    PlanRefused,
-)
+from gmkcf_dask.errors import InputError, PlanRefused
 from gmkcf_dask.kernels.factored import array_of, most_clusters
 from gmkcf_dask.kernels.tiling import default_block
-from gmkcf_dask.methods.base import (
-    MEAN,
-    Method,
-    SingleKernelMethod,
-)
+from gmkcf_dask.methods.base import MEAN, Method, SingleKernelMethod
 from gmkcf_dask.store.build import StorePlace
 from gmkcf_dask.store.files import exists, free_bytes
 from gmkcf_dask.store.kernel_store import KernelStore

@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from gmkcf_dask.cluster import Resources
-from gmkcf_dask.errors import (
-    DamagedStoreError,
-    InputError,
-)
+from gmkcf_dask.errors import DamagedStoreError, InputError
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.pipeline.kernels import stored_kernels
 from gmkcf_dask.pipeline.planning import store_plan
