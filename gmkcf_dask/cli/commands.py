@@ -41,7 +41,7 @@ from gmkcf_dask.system.disk_space import folder_in_errors
 from gmkcf_dask.system.units import human_bytes
 
 if TYPE_CHECKING:
-    from gmkcf_dask.pipeline import FitOptions, FittedRun
+    from gmkcf_dask.pipeline import FitOptions, RunOutcome
     from gmkcf_dask.store.kernel_store import KernelStore
 
 _STAGES = ("reading", "statistics", "write", "fit", "overview")
@@ -147,9 +147,8 @@ def build(input_path: str, store: Path, **options: Any) -> None:
 @output_options
 def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
     """Cluster the samples of a finished STORE."""
-    from gmkcf_dask import pipeline
     from gmkcf_dask.cli.cluster import CommandCluster
-    from gmkcf_dask.cluster import threads
+    from gmkcf_dask.pipeline.run import run_on_store
     from gmkcf_dask.store.kernel_store import KernelStore
 
     method = _method_to_fit(out, options, overwrite=overwrite)
@@ -157,28 +156,15 @@ def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
     method.check_samples(opened.n_samples)
     if options["paper"]:
         _refuse_other_kernels(opened)
-    wanted = pipeline.choose_kernels(
-        _fit_options(out, method, options, overwrite=overwrite),
-        options["kernel"],
-        opened.kernel_names,
-    )
-    if wanted.resume and pipeline.is_finished(wanted, opened):
-        with show_progress("overview") as listen:
-            written = pipeline.finish_reports(wanted, opened, threads(), listen)
-        _echo_finished(out, written)
-        return
+    wanted = _fit_options(out, method, options, overwrite=overwrite)
     with CommandCluster(options) as cluster:
-        described = cluster.describe(opened.n_samples)
-        if described is not None:
-            pipeline.store_plan(opened, method.n_clusters, described, wanted.job())
-        resources = cluster.start(opened.n_samples)
-        with show_progress("fit", "overview") as listen:
+        with show_progress(*_STAGES[3:]) as listen:
             shown = _RunOutput(listen, str(store), wanted)
-            notes = tuple(current_output().notes)
             with shown.resumable():
-                shown(KernelsReady(()))
-                runs = pipeline.fit_into(wanted, opened, resources, listen=shown, notes=notes)
-        _echo_results(out, opened, runs)
+                outcome = run_on_store(
+                    wanted, options["kernel"], opened, cluster, shown, current_output().notes
+                )
+        _echo_outcome(out, outcome)
 
 
 @main.command()
@@ -217,10 +203,7 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
             shown = _RunOutput(listen, input_path, wanted.fit)
             with shown.resumable():
                 outcome = run_pipeline(wanted, cluster, shown, current_output().notes)
-        if outcome.store is not None and outcome.runs:
-            _echo_results(out, outcome.store, outcome.runs)
-        else:
-            _echo_finished(out, outcome.reports)
+        _echo_outcome(out, outcome)
 
 
 @main.command()
@@ -389,20 +372,18 @@ class _RunOutput:
             raise
 
 
-def _echo_finished(out: Path, reports: list[Path]) -> None:
-    from gmkcf_dask.results.run_folder import REPORT
-
-    if not reports:
-        echo(f"this run is finished: {out} holds its results, nothing was done")
-    for folder in reports:
-        echo(f"this run is finished, its report was missing: {folder / REPORT} was written")
-    add_result(out=out, finished_before=True, reports_written=reports)
-
-
-def _echo_results(out: Path, store: KernelStore, runs: list[FittedRun]) -> None:
+def _echo_outcome(out: Path, outcome: RunOutcome) -> None:
     from gmkcf_dask.results.run_folder import REPORT
     from gmkcf_dask.store.files import exists
 
+    store, runs, reports = outcome.store, outcome.runs, outcome.reports
+    if store is None or not runs:
+        if not reports:
+            echo(f"this run is finished: {out} holds its results, nothing was done")
+        for folder in reports:
+            echo(f"this run is finished, its report was missing: {folder / REPORT} was written")
+        add_result(out=out, finished_before=True, reports_written=reports)
+        return
     for sentence in runs[0].result.warnings:
         add_note(sentence)
     report(runs)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 import click
 import msgspec
 
+from gmkcf_dask.cli.output import current_output
 from gmkcf_dask.compute import STALL_SECONDS
 from gmkcf_dask.errors import DiskFullError, InputError
 from gmkcf_dask.kernels.tiling import STORED_BYTES
@@ -395,8 +396,10 @@ def start_cluster(
     if config.wait and sys.stderr.isatty():
         minimum = config.minimum or 1
         workers = f"{minimum} worker{'s' if minimum > 1 else ''}"
+        current_output().end_stage()
         click.echo(f"waiting for {workers}, at most {config.wait:g} s", err=True)
     with start(config, n_samples, unchecked=unchecked) as resources:
         if resources.dashboard:
+            current_output().end_stage()
             click.echo(f"dashboard: {resources.dashboard}")
         yield resources

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from gmkcf_dask.cluster import LazyCluster, local_cluster
+from gmkcf_dask.cluster import ClusterConfig, LazyCluster, local_cluster
 from gmkcf_dask.compute.blas import cores
 from gmkcf_dask.compute.plan import refuse_by_count
 from gmkcf_dask.compute.runner import Runner
@@ -79,8 +79,8 @@ def text_runner(
     this machine, else a few that end with reading: texts do not travel to other machines.
     `--cluster threads` asks for no processes at all.
     """
-    workers = _reading_workers(cluster)
-    if cluster.config.where == "threads" or workers < 2 or _text_bytes(path) < PROCESSES_FROM:
+    workers = 0 if cluster.config.where == "threads" else _reading_workers(cluster.config)
+    if workers < 2 or _text_bytes(path) < PROCESSES_FROM:
         yield None
         return
     n = count_samples(path, text) if n_samples is None else n_samples
@@ -92,8 +92,7 @@ def text_runner(
         yield Runner(client)
 
 
-def _reading_workers(cluster: LazyCluster) -> int:
-    config = cluster.config
+def _reading_workers(config: ClusterConfig) -> int:
     return (config.workers if config.where in ("", "local") else None) or cores()
 
 

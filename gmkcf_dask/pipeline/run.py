@@ -14,7 +14,7 @@ from gmkcf_dask.errors import InputError, StoreError, redacted
 from gmkcf_dask.events import KernelsReady, Listener, PlanMade, RunListener, ignore
 from gmkcf_dask.methods.base import MEAN, Method, SingleKernelMethod
 from gmkcf_dask.pipeline.fitting import FitOptions, FittedRun, Stopwatch, fit_into, is_finished
-from gmkcf_dask.pipeline.planning import disk_to_fill, plan_and_start
+from gmkcf_dask.pipeline.planning import disk_to_fill, plan_and_start, plan_fit_and_start
 from gmkcf_dask.pipeline.reading import InputOptions, read_request, single_text_in_errors
 from gmkcf_dask.pipeline.reports import finish_reports
 from gmkcf_dask.results.run_folder import check_run_folder, read_result
@@ -75,6 +75,24 @@ def run(
     listen(KernelsReady(tuple(store.duplicates())))
     runs = fit_into(wanted, store, resources, listen=listen, watch=watch, notes=said)
     return RunOutcome(store, runs, [])
+
+
+def run_on_store(
+    options: FitOptions,
+    kernel: str | None,
+    store: KernelStore,
+    cluster: LazyCluster,
+    listen: RunListener = ignore,
+    notes: Sequence[str] = (),
+) -> RunOutcome:
+    """The same on a finished store."""
+    wanted = choose_kernels(options, kernel, store.manifest.kernel_names)
+    if wanted.resume and is_finished(wanted, store):
+        return RunOutcome(store, [], finish_reports(wanted, store, threads(), listen))
+    resources, _ = plan_fit_and_start(store, options.method.n_clusters, cluster, wanted.job())
+    said = tuple(notes)
+    listen(KernelsReady(()))
+    return RunOutcome(store, fit_into(wanted, store, resources, listen=listen, notes=said), [])
 
 
 def choose_kernels(options: FitOptions, kernel: str | None, names: Sequence[str]) -> FitOptions:
