@@ -8,12 +8,13 @@ from pathlib import Path
 from dask.utils import parse_bytes
 from helpers.corpora import text_like
 
+from gmkcf_dask import pipeline
 from gmkcf_dask.cluster import ClusterConfig, launch as cluster
 from gmkcf_dask.events.progress import Progress
 from gmkcf_dask.kernels.specs import resolve_kernels
 from gmkcf_dask.methods.registry import METHODS, make_method
-from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.results.metrics import scores
+from gmkcf_dask.store.build import look_up
 from gmkcf_dask.store.request import KernelRequest
 from gmkcf_dask.system.units import human_bytes
 
@@ -54,12 +55,11 @@ def main() -> None:
         tempfile.TemporaryDirectory(dir=options.folder) as folder,
         cluster.start(config, options.n) as resources,
     ):
-        plan = pipeline.request_plan(
-            request, options.clusters, resources, Path(folder) / "store.zarr"
-        )
+        place = look_up(Path(folder) / "store.zarr", request)
+        plan = pipeline.request_plan(request, options.clusters, resources, place)
         print(plan)
         start = time.perf_counter()
-        store = pipeline.build(Path(folder) / "store.zarr", request, plan, resources, progress)
+        store = pipeline.build(place, request, plan, resources, progress)
         progress.close()
         built = time.perf_counter()
         build_peaks = resources.worker_peaks().values()

@@ -17,10 +17,11 @@ from pathlib import Path
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
+from gmkcf_dask import pipeline
 from gmkcf_dask.corpus import Corpus, read_corpus
 from gmkcf_dask.kernels.specs import resolve_kernels
 from gmkcf_dask.methods.registry import make_method
-from gmkcf_dask.pipeline import prediction, run as pipeline
+from gmkcf_dask.pipeline import prediction
 from gmkcf_dask.results.metrics import scores
 from gmkcf_dask.results.saved_model import Model
 from gmkcf_dask.results.training import Training, training_of_request

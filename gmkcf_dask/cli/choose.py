@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,10 @@ from gmkcf_dask.cli.options import (
     kernel_making_options,
     kernels_option,
     paper_option,
-    start_planned,
 )
 from gmkcf_dask.cli.output import add_result, current_output, echo, output_options
-from gmkcf_dask.cli.progress import read_input, show_progress
-from gmkcf_dask.cli.reading import check_samples, request_of, text_options
+from gmkcf_dask.cli.progress import show_progress
+from gmkcf_dask.cli.reading import input_options, text_options
 from gmkcf_dask.cli.signals import interruptible
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.methods.defaults import PAPER_KERNELS
@@ -127,44 +125,44 @@ def _kernels(
     given: str, ks: Iterable[int], restarts: int, store: Path | None, options: dict[str, Any]
 ) -> Iterator[tuple[Any, Any]]:
     """The kernels of a store, or of input, in a store or in memory; and a listener."""
+    from gmkcf_dask import pipeline
+    from gmkcf_dask.cli.cluster import CommandCluster
     from gmkcf_dask.methods.select_k import suggestion_job, validate_ks
-    from gmkcf_dask.pipeline import run as pipeline
+    from gmkcf_dask.store.build import look_up
     from gmkcf_dask.store.kernel_store import KernelStore
     from gmkcf_dask.store.manifest import has_kernels, is_own_format
     from gmkcf_dask.store.object_storage import location
 
     path = location(given)
-    request: Any = None
-    opened: Any = None
-    if is_own_format(path) or has_kernels(path):
-        if store is not None:
-            raise InputError(f"{given} is already a store: --store is for kernels of INPUT")
-        opened = KernelStore.open(path)
-        n = opened.n_samples
-    else:
-        room = None if store is None else pipeline.disk_to_fill(store)
-        request = read_input(partial(request_of, given, options, disk_free=room), *_STAGES)
-        n = request.n_samples
-    numbers = check_samples(partial(validate_ks, ks), n, given)
-    job = suggestion_job(numbers, n, restarts)
-    if request is not None and store is None:
+    with CommandCluster(options) as cluster:
+        if is_own_format(path) or has_kernels(path):
+            if store is not None:
+                raise InputError(f"{given} is already a store: --store is for kernels of INPUT")
+            opened = KernelStore.open(path)
+            numbers = validate_ks(ks, opened.n_samples)
+            job = suggestion_job(numbers, opened.n_samples, restarts)
+            resources, plan = pipeline.plan_fit_and_start(opened, max(numbers), cluster, job)
+            with show_progress(*_STAGES[-1:]) as listen:
+                yield pipeline.stored_kernels(opened, plan, resources), interruptible(listen)
+            return
+
+        wanted = input_options(given, options)
+        with show_progress(*_STAGES) as listen:
+            room = None if store is None else pipeline.disk_to_fill(store)
+            request = pipeline.read_request(wanted, cluster, listen, room)
+        with pipeline.single_text_in_errors(given, request.n_samples):
+            numbers = validate_ks(ks, request.n_samples)
+        job = suggestion_job(numbers, request.n_samples, restarts)
+        if store is None:
+            with show_progress() as listen:
+                made = pipeline.memory_kernels(request, max(numbers), listen, job)
+                yield made.stack, interruptible(listen)
+            return
+        place = look_up(store, request)
+        resources, plan = pipeline.plan_and_start(request, max(numbers), cluster, place, job=job)
         with show_progress() as listen:
-            made = pipeline.memory_kernels(request, max(numbers), listen, job)
-            yield made.stack, interruptible(listen)
-        return
-
-    def plan_on(resources: Any) -> Any:
-        if request is None:
-            return pipeline.store_plan(opened, max(numbers), resources, job)
-        return pipeline.request_plan(request, max(numbers), resources, store, job=job)
-
-    with (
-        start_planned(n, options, plan_on) as (resources, plan),
-        show_progress(*_STAGES[-1:]) as listen,
-    ):
-        if store is not None:
-            opened = pipeline.build(store, request, plan, resources, listen, force=options["force"])
-        yield pipeline.stored_kernels(opened, plan, resources), interruptible(listen)
+            opened = pipeline.build(place, request, plan, resources, listen, force=options["force"])
+            yield pipeline.stored_kernels(opened, plan, resources), interruptible(listen)
 
 
 def _learned_weights(run: Path) -> Mapping[str, float]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,31 +19,29 @@ from gmkcf_dask.cli.options import (
     Location,
     cluster_options,
     clusters_option,
-    describe_cluster,
     fit_options,
     force_option,
     input_argument,
     kernel_options,
     normalization_option,
     paper_option,
-    refuse_foreign_store,
     start_cluster,
-    start_planned,
     store_of,
     which_options,
     with_defaults,
 )
 from gmkcf_dask.cli.output import add_note, add_result, current_output, echo, output_options
-from gmkcf_dask.cli.progress import read_input, show_progress
-from gmkcf_dask.cli.reading import check_samples, options_of_store, request_of, text_options
+from gmkcf_dask.cli.progress import Listeners, show_progress
+from gmkcf_dask.cli.reading import input_options, options_of_store, text_options
 from gmkcf_dask.cli.report import machine_summary, report
 from gmkcf_dask.cli.signals import interruptible
 from gmkcf_dask.errors import HopelessError, InputError, StoreBusyError, redacted
+from gmkcf_dask.events import Event, KernelsReady, PlanMade
 from gmkcf_dask.system.disk_space import folder_in_errors
 from gmkcf_dask.system.units import human_bytes
 
 if TYPE_CHECKING:
-    from gmkcf_dask.pipeline.run import FitOptions
+    from gmkcf_dask.pipeline import FitOptions, RunOutcome
     from gmkcf_dask.store.kernel_store import KernelStore
 
 _STAGES = ("reading", "statistics", "write", "fit", "overview")
@@ -77,20 +75,22 @@ def main() -> None:
 @output_options
 def plan(input_path: str, n_clusters: int, **options: Any) -> None:
     """Show what a job would cost: disk, memory, time, passes over the data. Runs nothing."""
-    from gmkcf_dask.pipeline import run as pipeline
+    from gmkcf_dask import pipeline
+    from gmkcf_dask.cli.cluster import CommandCluster
+    from gmkcf_dask.pipeline.planning import free_disk
 
     options["n_clusters"] = n_clusters
-    method = _method(options)
-    here = pipeline.free_disk(Path())
-    read = partial(request_of, input_path, options, disk_free=here)
-    request = read_input(read, "reading")
-    check_samples(method.check_samples, request.n_samples, input_path)
-    kernels = _select_kernels(options["kernel"], method, request.names)
-    with ExitStack() as stack:
-        resources = describe_cluster(request.n_samples, options)
-        if resources is None:
-            resources = stack.enter_context(start_cluster(request.n_samples, options))
-        job = pipeline.job_of(method, kernels)
+    method, here = _method(options), free_disk(Path())
+    given = input_options(input_path, options)
+    with CommandCluster(options) as reading, show_progress("reading") as listen:
+        request = pipeline.read_request(given, reading, listen, here)
+    n = request.n_samples
+    with pipeline.single_text_in_errors(input_path, n):
+        method.check_samples(n)
+    kernels = pipeline.select_kernels(options["kernel"], method, request.names)
+    job = pipeline.job_of(method, kernels)
+    with CommandCluster(options) as cluster:
+        resources = cluster.describe(n) or cluster.start(n)
         the_plan = pipeline.request_plan(request, n_clusters, resources, disk_free=here, job=job)
         add_result(plan=asdict(the_plan), runs_on=resources.description)
         click.echo(str(the_plan))
@@ -112,31 +112,30 @@ def build(input_path: str, store: Path, **options: Any) -> None:
     A complete STORE of the same INPUT is verified; what is damaged or missing is written again
     from INPUT. Options that are not given are those that STORE was made with.
     """
-    from gmkcf_dask.pipeline import run as pipeline
+    from gmkcf_dask import pipeline
+    from gmkcf_dask.cli.cluster import CommandCluster
+    from gmkcf_dask.store.build import look_up
 
-    options = options_of_store(store, options)
-    with folder_in_errors(store):
-        read = partial(request_of, input_path, options, disk_free=pipeline.disk_to_fill(store))
-        request = read_input(read, *_STAGES[:3])
-
-    def plan_on(resources: Any) -> Any:
+    given = input_options(input_path, options_of_store(store, options))
+    with CommandCluster(options) as cluster:
+        with folder_in_errors(store), show_progress(*_STAGES[:3]) as listen:
+            free = pipeline.disk_to_fill(store)
+            request = pipeline.read_request(given, cluster, listen, free)
+        place = look_up(store, request)
         # building alone needs no place for a fused kernel
-        with folder_in_errors(store):
-            return pipeline.request_plan(request, 1, resources, store, residency="recompute")
-
-    with (
-        start_planned(request.n_samples, options, plan_on) as (resources, the_plan),
-        show_progress() as listen,
-    ):
-        built = pipeline.build(
-            store, request, the_plan, resources, listen, force=options["force"], verify=True
+        resources, the_plan = pipeline.plan_and_start(
+            request, 1, cluster, place, residency="recompute"
         )
+        with show_progress() as listen:
+            built = pipeline.build(
+                place, request, the_plan, resources, listen, force=options["force"], verify=True
+            )
     add_result(store=store, kernels=list(built.kernel_names), n_samples=built.n_samples)
     echo(
         f"{store}: {len(built.kernel_names)} kernels of {built.n_samples:,} samples, "
         f"{human_bytes(built.stored_bytes())} on disk"
     )
-    _echo_duplicates(built)
+    _echo_duplicates(built.duplicates())
     echo(f"next: gmkcf fit {shlex.quote(str(store))} -k K --out RUN")
 
 
@@ -148,7 +147,8 @@ def build(input_path: str, store: Path, **options: Any) -> None:
 @output_options
 def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
     """Cluster the samples of a finished STORE."""
-    from gmkcf_dask.pipeline import run as pipeline
+    from gmkcf_dask.cli.cluster import CommandCluster
+    from gmkcf_dask.pipeline.run import run_on_store
     from gmkcf_dask.store.kernel_store import KernelStore
 
     method = _method_to_fit(out, options, overwrite=overwrite)
@@ -156,15 +156,15 @@ def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
     method.check_samples(opened.n_samples)
     if options["paper"]:
         _refuse_other_kernels(opened)
-    wanted = _fit_options(out, method, opened.kernel_names, options, overwrite=overwrite)
-    if wanted.resume and _is_done(wanted, opened):
-        return
-
-    described = describe_cluster(opened.n_samples, options)
-    if described is not None:
-        pipeline.store_plan(opened, method.n_clusters, described, wanted.job())
-    with start_cluster(opened.n_samples, options) as resources:
-        _fit_and_report(wanted, opened, resources, {})
+    wanted = _fit_options(out, method, options, overwrite=overwrite)
+    with CommandCluster(options) as cluster:
+        with show_progress(*_STAGES[3:]) as listen:
+            shown = _RunOutput(listen, str(store), wanted)
+            with shown.resumable():
+                outcome = run_on_store(
+                    wanted, options["kernel"], opened, cluster, shown, current_output().notes
+                )
+        _echo_outcome(out, outcome)
 
 
 @main.command()
@@ -184,45 +184,26 @@ def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
 @output_options
 def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **options: Any) -> None:
     """Plan, build and fit in one: from INPUT to clusters."""
-    from gmkcf_dask.pipeline import run as pipeline
-    from gmkcf_dask.store.build import find_store
+    from gmkcf_dask import pipeline
+    from gmkcf_dask.cli.cluster import CommandCluster
+    from gmkcf_dask.pipeline.run import run as run_pipeline
 
     method = _method_to_fit(out, options, overwrite=overwrite)
-    watch = pipeline.Stopwatch({})
-    path = store or store_of(out, options["cluster_config"].storage)
-    with folder_in_errors(path):
-        read = partial(request_of, input_path, options, disk_free=pipeline.disk_to_fill(path))
-        with watch.time("read"):
-            request = read_input(read, *_STAGES)
-    check_samples(method.check_samples, request.n_samples, input_path)
     title = Path(input_path).name
-    wanted = _fit_options(out, method, request.names, options, overwrite=overwrite, title=title)
-    if wanted.resume and _is_done(wanted, find_store(path, request)):
-        return
-    replace = overwrite and store is None and pipeline.is_other_store(path, request)
-    if replace:
-        refuse_foreign_store(out, path)
-
-    def plan_on(resources: Any) -> Any:
-        used = None if replace else path
-        free = pipeline.free_disk(path)
-        with folder_in_errors(path):
-            return pipeline.request_plan(
-                request, method.n_clusters, resources, used, disk_free=free, job=wanted.job()
-            )
-
-    with start_planned(request.n_samples, options, plan_on) as (resources, the_plan):
-        echo(f"plan for {redacted(input_path)} on {resources.description}")
-        for line in the_plan.lines():
-            click.echo(f"  {line}")
-        if replace:
-            pipeline.remove_store(path, force=options["force"])
-        with show_progress() as listen, watch.time("build"):
-            built = pipeline.build(
-                path, request, the_plan, resources, listen, force=options["force"]
-            )
-        _echo_duplicates(built)
-        _fit_and_report(wanted, built, resources, watch.seconds)
+    wanted = pipeline.RunOptions(
+        input_options(input_path, options),
+        store or store_of(out, options["cluster_config"].storage),
+        _fit_options(out, method, options, overwrite=overwrite, title=title),
+        options["kernel"],
+        replace_store=overwrite and store is None,
+        force=options["force"],
+    )
+    with CommandCluster(options) as cluster:
+        with show_progress(*_STAGES) as listen:
+            shown = _RunOutput(listen, input_path, wanted.fit)
+            with shown.resumable():
+                outcome = run_pipeline(wanted, cluster, shown, current_output().notes)
+        _echo_outcome(out, outcome)
 
 
 @main.command()
@@ -297,8 +278,8 @@ def _refuse_other_kernels(store: KernelStore) -> None:
         )
 
 
-def _echo_duplicates(store: Any) -> None:
-    for sentence in store.duplicates():
+def _echo_duplicates(sentences: Iterable[str]) -> None:
+    for sentence in sentences:
         click.echo(f"nearly the same: {sentence}")
 
 
@@ -327,96 +308,82 @@ def _method_to_fit(out: Path, options: dict[str, Any], *, overwrite: bool) -> An
     return method
 
 
-def _is_done(wanted: FitOptions, store: KernelStore | None) -> bool:
-    """Whether the run is finished already; writes the report that it lacks."""
-    from gmkcf_dask.cluster import threads
-    from gmkcf_dask.pipeline.run import finish_reports, is_finished
-    from gmkcf_dask.results.run_folder import REPORT
-
-    if not is_finished(wanted, store):
-        return False
-    with show_progress("overview") as listen:
-        written = finish_reports(wanted, store, threads(), listen)
-    if not written:
-        echo(f"this run is finished: {wanted.out} holds its results, nothing was done")
-    for folder in written:
-        echo(f"this run is finished, its report was missing: {folder / REPORT} was written")
-    add_result(out=wanted.out, finished_before=True, reports_written=written)
-    return True
-
-
-def _select_kernels(kernel: str | None, method: Any, names: tuple[str, ...]) -> list[str]:
-    """The kernels that a single-kernel method runs on."""
-    from gmkcf_dask.methods.base import MEAN, SingleKernelMethod
-
-    if not isinstance(method, SingleKernelMethod):
-        if kernel is not None:
-            raise InputError(f"{method.name} uses all kernels: leave --kernel out")
-        return [MEAN]
-    if kernel == "all":
-        return list(names)
-    if kernel not in (None, MEAN, *names):
-        raise InputError(
-            f"there is no kernel {kernel!r} here: choose mean, all, or one of {', '.join(names)}"
-        )
-    return [kernel or MEAN]
-
-
 def _fit_options(
-    out: Path,
-    method: Any,
-    names: tuple[str, ...],
-    options: dict[str, Any],
-    *,
-    overwrite: bool,
-    title: str | None = None,
+    out: Path, method: Any, options: dict[str, Any], *, overwrite: bool, title: str | None = None
 ) -> FitOptions:
-    """What to fit, once every run folder is known to be free for it."""
-    from gmkcf_dask.pipeline.run import FitOptions
-    from gmkcf_dask.results.run_folder import check_run_folder
+    from gmkcf_dask.pipeline import FitOptions
 
-    wanted = FitOptions(
+    return FitOptions(
         out,
         method,
         options["seed"],
-        _select_kernels(options["kernel"], method, names),
-        overwrite,
-        options["resume"],
-        options["checkpoint_every"],
-        options["raw_ids"],
-        click.get_current_context().find_root().obj.rerun_command(),
-        title,
+        overwrite=overwrite,
+        resume=options["resume"],
+        checkpoint_every=options["checkpoint_every"],
+        raw_ids=options["raw_ids"],
+        command=click.get_current_context().find_root().obj.rerun_command(),
+        title=title,
     )
-    for folder in wanted.folders if len(wanted.folders) > 1 else ():
-        check_run_folder(folder, overwrite=overwrite, resume=wanted.resume, inside=out)
-    return wanted
 
 
-def _fit_and_report(
-    wanted: FitOptions, store: Any, resources: Any, seconds: dict[str, float]
-) -> None:
-    from gmkcf_dask.pipeline import run as pipeline
-    from gmkcf_dask.results.checkpoints import has_checkpoint, may_go_on
+class _RunOutput:
+    """A listener that prints what a run tells between its stages, and notes when a fit begins."""
+
+    def __init__(self, listeners: Listeners, given: str, fit: FitOptions) -> None:
+        self._listeners, self._given, self._fit = listeners, given, fit
+        self._progress = interruptible(listeners)
+        self._fitting = False
+
+    def __call__(self, event: Event | PlanMade | KernelsReady) -> None:
+        if isinstance(event, PlanMade):
+            self._listeners.close()
+            echo(f"plan for {redacted(self._given)} on {event.runs_on}")
+            for line in event.lines:
+                click.echo(f"  {line}")
+        elif isinstance(event, KernelsReady):
+            self._listeners.close()
+            _echo_duplicates(event.duplicates)
+            self._begin_fit()
+        else:
+            self._progress(event)
+
+    def _begin_fit(self) -> None:
+        from gmkcf_dask.results.checkpoints import has_checkpoint
+
+        fit, self._fitting = self._fit, True
+        if fit.resume and fit.method.run_type is None:
+            add_note(f"{fit.method.name} keeps no checkpoints and starts again")
+        elif fit.resume and not has_checkpoint(fit.checkpoint):
+            add_note(f"there is no checkpoint in {fit.out}, starting from the beginning")
+
+    @contextmanager
+    def resumable(self) -> Iterator[None]:
+        """Whatever ends a fit, tell whether it left a checkpoint to go on from."""
+        from gmkcf_dask.results.checkpoints import may_go_on
+
+        try:
+            yield
+        except (HopelessError, InputError, StoreBusyError):
+            raise  # the same command would end there again; what InputError leaves waits
+        except BaseException:
+            if self._fitting:
+                command = click.get_current_context().find_root().obj
+                command.resumable = may_go_on(self._fit.checkpoint)
+            raise
+
+
+def _echo_outcome(out: Path, outcome: RunOutcome) -> None:
     from gmkcf_dask.results.run_folder import REPORT
     from gmkcf_dask.store.files import exists
 
-    out, notes = wanted.out, tuple(current_output().notes)
-    if wanted.resume and wanted.method.run_type is None:
-        add_note(f"{wanted.method.name} keeps no checkpoints and starts again")
-    elif wanted.resume and not has_checkpoint(wanted.checkpoint):
-        add_note(f"there is no checkpoint in {out}, starting from the beginning")
-    watch = pipeline.Stopwatch(seconds)
-    try:
-        with show_progress(*_STAGES[3:]) as listen:
-            listener = interruptible(listen)
-            runs = pipeline.fit_into(
-                wanted, store, resources, listen=listener, watch=watch, notes=notes
-            )
-    except (HopelessError, InputError, StoreBusyError):
-        raise  # the same command would end there again; what InputError leaves waits for another
-    except BaseException:
-        click.get_current_context().find_root().obj.resumable = may_go_on(wanted.checkpoint)
-        raise
+    store, runs, reports = outcome.store, outcome.runs, outcome.reports
+    if store is None or not runs:
+        if not reports:
+            echo(f"this run is finished: {out} holds its results, nothing was done")
+        for folder in reports:
+            echo(f"this run is finished, its report was missing: {folder / REPORT} was written")
+        add_result(out=out, finished_before=True, reports_written=reports)
+        return
     for sentence in runs[0].result.warnings:
         add_note(sentence)
     report(runs)

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,12 @@ from gmkcf_dask.cli.options import (
     force_option,
     kernel_making_options,
     raw_ids_option,
-    start_planned,
 )
 from gmkcf_dask.cli.output import add_result, echo, output_options
-from gmkcf_dask.cli.progress import read_input, show_progress
-from gmkcf_dask.cli.reading import check_samples, request_of, text_options
+from gmkcf_dask.cli.progress import show_progress
+from gmkcf_dask.cli.reading import input_options, text_options
 from gmkcf_dask.cli.signals import interruptible
-from gmkcf_dask.errors import InputError
+from gmkcf_dask.errors import InputError, PlanRefused
 
 COMPARISON, PICTURE = "comparison.json", "comparison.png"
 _STAGES = ("reading", "statistics", "write", "fit")
@@ -129,63 +127,67 @@ def _kernels(
     options: dict[str, Any],
 ) -> Iterator[tuple[_Data, Any]]:
     """The kernels of a store, or of input, in a store or in memory; and a listener."""
-    from gmkcf_dask.pipeline import run as pipeline
+    from gmkcf_dask import pipeline
+    from gmkcf_dask.cli.cluster import CommandCluster
     from gmkcf_dask.pipeline.compare import (
         check_clusters,
         comparison_job,
         kernels_of_presets,
-        with_or_without_paper,
+        without_paper,
     )
+    from gmkcf_dask.store.build import look_up
     from gmkcf_dask.store.kernel_store import KernelStore
     from gmkcf_dask.store.manifest import has_kernels, is_own_format
     from gmkcf_dask.store.object_storage import location
 
     path, k = location(given), options["n_clusters"]
-    if is_own_format(path) or has_kernels(path):
-        if store is not None:
-            raise InputError(f"{given} is already a store: --store is for kernels of INPUT")
-        opened = KernelStore.open(path)
-        n = opened.n_samples
-        check_clusters(methods, k, n)
+    with CommandCluster(options) as cluster:
+        if is_own_format(path) or has_kernels(path):
+            if store is not None:
+                raise InputError(f"{given} is already a store: --store is for kernels of INPUT")
+            opened = KernelStore.open(path)
+            n = opened.n_samples
+            check_clusters(methods, k, n)
+            job = comparison_job(methods, presets, k, n)
+            resources, plan = pipeline.plan_fit_and_start(opened, k, cluster, job)
+            with show_progress(*_STAGES[-1:]) as listen:
+                stack = pipeline.stored_kernels(opened, plan, resources)
+                data = _Data(stack, tuple(opened.ids), opened.strings("labels"))
+                yield data, interruptible(listen)
+            return
+
+        options |= {"kernels": kernels_of_presets(presets), "paper": False}
+        # the local preset goes on where there is no room for the kernels of the paper
+        wanted = input_options(given, options)
+        with show_progress(*_STAGES) as listen:
+            request = pipeline.read_request(wanted, cluster, listen)
+        n = request.n_samples
+        with pipeline.single_text_in_errors(given, n):
+            check_clusters(methods, k, n)
         job = comparison_job(methods, presets, k, n)
-        plan_store = partial(pipeline.store_plan, opened, k, job=job)
-        with (
-            start_planned(n, options, plan_store) as (resources, plan),
-            show_progress(*_STAGES[-1:]) as listen,
-        ):
-            stack = pipeline.stored_kernels(opened, plan, resources)
-            data = _Data(stack, tuple(opened.ids), opened.strings("labels"))
-            yield data, interruptible(listen)
-        return
-
-    options |= {"kernels": kernels_of_presets(presets), "paper": False}
-    # the local preset goes on where there is no room for the kernels of the paper
-    request = read_input(partial(request_of, given, options), *_STAGES)
-    n = request.n_samples
-    check_samples(partial(check_clusters, methods, k), n, given)
-    job = comparison_job(methods, presets, k, n)
-    described = partial(_Data, ids=request.corpus.ids, labels=request.corpus.labels)
-    if store is None:
+        assert request.corpus is not None
+        ids, labels = request.corpus.ids, request.corpus.labels
+        skipped: tuple[str, ...] = ()
+        if store is None:
+            with show_progress() as listen:
+                try:
+                    made = pipeline.memory_kernels(request, k, listen, job)
+                except PlanRefused as error:
+                    request, skipped = without_paper(request, error)
+                    made = pipeline.memory_kernels(request, k, listen, job)
+                yield _Data(made.stack, ids, labels, skipped), interruptible(listen)
+            return
+        place = look_up(store, request)
+        try:
+            resources, plan = pipeline.plan_and_start(request, k, cluster, place, job=job)
+        except PlanRefused as error:
+            request, skipped = without_paper(request, error)
+            place = look_up(store, request)
+            resources, plan = pipeline.plan_and_start(request, k, cluster, place, job=job)
         with show_progress() as listen:
-            made, skipped = with_or_without_paper(
-                request, lambda asked: pipeline.memory_kernels(asked, k, listen, job)
-            )
-            yield described(made.stack, skipped=skipped), interruptible(listen)
-        return
-
-    def plan_on(resources: Any) -> Any:
-        return with_or_without_paper(
-            request,
-            lambda asked: (
-                asked, pipeline.request_plan(asked, k, resources, store, job=job)
-            ),
-        )  # fmt: skip
-
-    with start_planned(n, options, plan_on) as (resources, planned), show_progress() as listen:
-        (asked, plan), skipped = planned
-        built = pipeline.build(store, asked, plan, resources, listen, force=options["force"])
-        stack = pipeline.stored_kernels(built, plan, resources)
-        yield described(stack, skipped=skipped), interruptible(listen)
+            built = pipeline.build(place, request, plan, resources, listen, force=options["force"])
+            stack = pipeline.stored_kernels(built, plan, resources)
+            yield _Data(stack, ids, labels, skipped), interruptible(listen)
 
 
 def _write(out: Path, found: Any, given: str, ids: tuple[str, ...], *, raw_ids: bool) -> None:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 import click
 import msgspec
 
+from gmkcf_dask.cli.output import current_output
 from gmkcf_dask.compute import STALL_SECONDS
-from gmkcf_dask.errors import DiskFullError, InputError, redacted
+from gmkcf_dask.errors import DiskFullError, InputError
 from gmkcf_dask.kernels.tiling import STORED_BYTES
 from gmkcf_dask.methods.defaults import (
     DEFAULT_ASSIGN,
@@ -382,36 +383,6 @@ def store_of(out: Path, storage: str | None) -> Path:
     return location(f"{storage.rstrip('/')}/{absolute(out).name}.zarr")
 
 
-def refuse_foreign_store(out: Path, store: Path) -> None:
-    """Refuse to replace a store in the storage of a cluster file that is not of a run in `out`.
-
-    Runs of the same name in other folders have their stores under the same name.
-    """
-    from gmkcf_dask.results.run_folder import read_result
-    from gmkcf_dask.store.files import names_in, resolved
-
-    if str(store) == str(store_of(out, None)):
-        return
-    path = redacted(str(resolved(store)))
-    own = False
-    for folder in (out, *(out / name for name in names_in(out))):  # one for each of many kernels
-        with suppress(InputError):  # no run, or one that did not come to its end
-            own = own or read_result(folder).store == path
-    if not own:
-        raise InputError(
-            f"{store} holds kernels of other data or parameters, and no results in {out} come from "
-            "it, so it may be another run's: choose another name for --out, give --store, or "
-            "remove it"
-        )
-
-
-def describe_cluster(n_samples: int, options: dict[str, Any]) -> Resources | None:
-    """Resources that the cluster would have, or None where only the running cluster knows."""
-    from gmkcf_dask.cluster import describe
-
-    return describe(options["cluster_config"], n_samples)
-
-
 @contextmanager
 def start_cluster(
     n_samples: int, options: dict[str, Any], *, unchecked: bool = False
@@ -428,20 +399,10 @@ def start_cluster(
     if config.wait and sys.stderr.isatty():
         minimum = config.minimum or 1
         workers = f"{minimum} worker{'s' if minimum > 1 else ''}"
+        current_output().end_stage()
         click.echo(f"waiting for {workers}, at most {config.wait:g} s", err=True)
     with start(config, n_samples, unchecked=unchecked) as resources:
         if resources.dashboard:
+            current_output().end_stage()
             click.echo(f"dashboard: {resources.dashboard}")
         yield resources
-
-
-@contextmanager
-def start_planned(
-    n_samples: int, options: dict[str, Any], make_plan: Callable[[Resources], Any]
-) -> Iterator[tuple[Resources, Any]]:
-    """Start the cluster and plan on it; also plan before, where its resources are known."""
-    described = describe_cluster(n_samples, options)
-    if described is not None:
-        make_plan(described)
-    with start_cluster(n_samples, options) as resources:
-        yield resources, make_plan(resources)

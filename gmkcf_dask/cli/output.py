@@ -138,6 +138,11 @@ class Output:
         if self.json:
             self.emit("result", command=command, seconds=round(self._seconds, 3), **self.results)
 
+    def end_stage(self) -> None:
+        """Finish the live line, so that other text can follow."""
+        if self.display is not None:
+            self.display.close()
+
     def emit(self, event: str, **fields: Any) -> None:
         """Write a JSON line."""
         self.json_lines().write({"event": event, **fields})

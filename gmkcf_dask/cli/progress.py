@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gmkcf_dask.cli.output import current_output
-from gmkcf_dask.events import Event, IterationDone, Listener, StageNote, StageProgress, stage_label
+from gmkcf_dask.events import Event, IterationDone, StageNote, stage_label
 from gmkcf_dask.events.stages import Stage, StageTracker, format_count
 
 _LOG_INTERVAL = 10.0
@@ -87,12 +87,3 @@ def show_progress(*stages: str) -> Iterator[Listeners]:
     finally:
         listeners.close()
         output.display = None
-
-
-def read_input(read: Callable[[Listener], Any], *stages: str) -> Any:
-    """Read the input as the first of the stages and report the number of its samples."""
-    with show_progress(*stages) as listen:
-        listen(StageProgress("reading", 0, -1, unit="samples"))
-        data = read(listen)
-        listen(StageProgress("reading", data.n_samples, data.n_samples, unit="samples"))
-    return data

@@ -1,11 +1,10 @@
-"""INPUT as the commands read it: options for texts, and where large ones are taken apart."""
+"""INPUT as the commands read it: options for texts and kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,10 +12,10 @@ from gmkcf_dask.cli.options import COUNT, FILE, options_in_a_row, with_defaults
 from gmkcf_dask.errors import DamagedStoreError, InputError
 from gmkcf_dask.system.units import MIB
 
-PROCESSES_FROM = 32 * MIB
-"""Bytes of text from which worker processes pay for their start."""
+if TYPE_CHECKING:
+    from gmkcf_dask.pipeline import InputOptions
+
 _MOST_STOP_WORDS = 16 * MIB
-T = TypeVar("T")
 
 
 def _documents(ctx: click.Context, param: click.Parameter, value: str | None) -> int | float | None:
@@ -190,85 +189,17 @@ def options_of_store(store: Path, options: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def request_of(
-    input_path: str, options: dict[str, Any], listen: Any, disk_free: int | None = None
-) -> Any:
-    """INPUT with the kernels to compute.
+def input_options(input_path: str, options: dict[str, Any]) -> InputOptions:
+    """INPUT and its kernels as the options of a command describe them."""
+    from gmkcf_dask.kernels.specs import resolve_kernels
+    from gmkcf_dask.pipeline import InputOptions
+    from gmkcf_dask.store.request import MAX_CLUSTERS
 
-    Samples are counted before they are read: if `disk_free`, the bytes free for kernels, is too
-    small for so many, the error comes at once.
-    """
-    from gmkcf_dask.compute.plan import refuse_by_count
-    from gmkcf_dask.corpus import read_corpus, refuse_equal_rows, warn_about_zero_rows
-    from gmkcf_dask.corpus.read import count_samples
-    from gmkcf_dask.kernels.specs import TileSpec, resolve_kernels
-    from gmkcf_dask.store.request import MAX_CLUSTERS, KernelRequest
-
-    specs = resolve_kernels(with_defaults(options)["kernels"])
-    text = options.get("text") or text_options_of(options)
-    if disk_free is not None:
-        n = count_samples(input_path, text)
-        tiled = sum(isinstance(spec, TileSpec) for spec in specs)
-        refuse_by_count(n or 0, tiled, options["precision"], disk_free)
-    with reading_runner(input_path, options) as runner:
-        corpus = read_corpus(input_path, text=text, runner=runner, listen=listen)
-    refuse_equal_rows(corpus.X)
-    if corpus.reading is None:  # else reading has warned, by name
-        warn_about_zero_rows(corpus.X)
     names = ("normalization", "scaling", "precision", "block", "merge_duplicates")
-    most = options["max_clusters"] or max(MAX_CLUSTERS, options.get("n_clusters") or 0)
-    given = {name: options[name] for name in names}
-    return KernelRequest(corpus, specs, **given, max_clusters=most)
-
-
-def check_samples(check: Callable[[int], T], n_samples: int, input_path: str) -> T:
-    """Check a number of samples; an error says where a file was given instead of a corpus."""
-    try:
-        return check(n_samples)
-    except InputError as error:
-        if n_samples > 1 or not _is_one_text(input_path):
-            raise
-        wrong = str(error).partition(":")[0]
-        raise InputError(
-            f"{wrong}: one file is one document, so give a folder of them, or a table (.csv, "
-            ".jsonl) with one document per row"
-        ) from error
-
-
-def _is_one_text(input_path: str) -> bool:
-    from gmkcf_dask.corpus.folders import text_files
-
-    with suppress(OSError, ValueError):  # a store
-        texts = text_files(input_path)
-        return texts is not None and not texts.tables and len(texts.files) == 1
-    return False
-
-
-@contextmanager
-def reading_runner(input_path: str, options: dict[str, Any]) -> Iterator[Any]:
-    """Where texts are taken apart: large ones by worker processes of this machine.
-
-    Python reads words with one core of a process. What the cluster options name is opened later,
-    when the number of samples is known; `--cluster threads` asks for no processes at all.
-    """
-    from gmkcf_dask.cluster import local_cluster
-    from gmkcf_dask.compute.blas import cores
-    from gmkcf_dask.compute.runner import Runner
-
-    config = options["cluster_config"]
-    workers = (config.workers if config.where in ("", "local") else None) or cores()
-    if config.where == "threads" or workers < 2 or _text_bytes(input_path) < PROCESSES_FROM:
-        yield None
-        return
-    with local_cluster(workers) as client:
-        yield Runner(client)
-
-
-def _text_bytes(input_path: str) -> int:
-    """Bytes of texts on disk; 0 for a matrix, and for wrong input, which reading reports."""
-    from gmkcf_dask.corpus.folders import text_files
-
-    with suppress(OSError, ValueError):
-        texts = text_files(input_path)
-        return 0 if texts is None else texts.size
-    return 0
+    return InputOptions(
+        input_path,
+        resolve_kernels(with_defaults(options)["kernels"]),
+        options.get("text") or text_options_of(options),
+        **{name: options[name] for name in names},
+        max_clusters=options["max_clusters"] or max(MAX_CLUSTERS, options.get("n_clusters") or 0),
+    )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from gmkcf_dask.pipeline.run import FittedRun
+    from gmkcf_dask.pipeline import FittedRun
     from gmkcf_dask.results.schemas import ClusterEntry
     from gmkcf_dask.store.kernel_store import KernelStore
 

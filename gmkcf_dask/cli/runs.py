@@ -8,10 +8,9 @@ from typing import Any
 import click
 
 from gmkcf_dask.cli.commands import main
-from gmkcf_dask.cli.options import Location, cluster_options, raw_ids_option, start_cluster
+from gmkcf_dask.cli.options import Location, cluster_options, raw_ids_option
 from gmkcf_dask.cli.output import add_result, echo, output_options
 from gmkcf_dask.cli.progress import show_progress
-from gmkcf_dask.cli.reading import reading_runner
 from gmkcf_dask.cli.report import printable
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.system.units import human_bytes
@@ -72,7 +71,7 @@ def report(run_folder: Path, out: Path | None) -> None:
     computed again from the store.
     """
     from gmkcf_dask.cluster import threads
-    from gmkcf_dask.pipeline.run import explain_again
+    from gmkcf_dask.pipeline import explain_again
     from gmkcf_dask.results.report.render import write_report
     from gmkcf_dask.results.run_folder import INSIGHT, REPORT, RESULT, read_insight, write_insight
     from gmkcf_dask.store.files import exists, size_of
@@ -114,22 +113,15 @@ def predict(
     1 in its centre, 0 half way to another. A sample without a direction, such as a text without
     usable words, has the label -1 and belongs to no cluster.
     """
+    from gmkcf_dask.cli.cluster import CommandCluster
     from gmkcf_dask.methods.members import NO_CLUSTER
     from gmkcf_dask.pipeline.predict_file import FileForm, check_out, place_newcomers
 
     check_out(out, overwrite=overwrite)
     form = FileForm(options["text_column"], options["id_column"], options["encoding"])
 
-    def place(n_samples: int) -> Any:
-        return start_cluster(n_samples, options)
-
-    def readers() -> Any:
-        return reading_runner(new, options)
-
-    with show_progress("reading", "predict") as listen:
-        clusters = place_newcomers(
-            run_folder, new, out, form, place, listen, readers, raw_ids=raw_ids
-        )
+    with CommandCluster(options) as cluster, show_progress("reading", "predict") as listen:
+        clusters = place_newcomers(run_folder, new, out, form, cluster, listen, raw_ids=raw_ids)
     total = sum(one.size for one in clusters)
     gathered = [one for one in clusters if one.label != NO_CLUSTER]
     without = total - sum(one.size for one in gathered)

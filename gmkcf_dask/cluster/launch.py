@@ -75,6 +75,46 @@ def start(config: ClusterConfig, n_samples: int, *, unchecked: bool = False) -> 
         yield resources
 
 
+class LazyCluster(ExitStack):
+    """The cluster of one command: described before it runs, started once, stopped with the context.
+
+    Parameters
+    ----------
+    config : ClusterConfig
+    """
+
+    def __init__(self, config: ClusterConfig) -> None:
+        super().__init__()
+        self.config = config
+        self._resources: Resources | None = None
+
+    def describe(self, n_samples: int) -> Resources | None:
+        """As the function; None also where the cluster runs already."""
+        return None if self._resources is not None else describe(self.config, n_samples)
+
+    def start(self, n_samples: int) -> Resources:
+        """The resources of the cluster, which starts with the first call."""
+        if self._resources is None:
+            self._resources = self.enter_context(self._started(n_samples))
+        return self._resources
+
+    def start_for_texts(self, n_samples: int) -> Resources | None:
+        """Start worker processes of this machine before texts are read; None where it has none.
+
+        No plan has been made yet: the later one compares with the memory that is free now.
+        """
+        if _with_kind(self.config, n_samples).kind != "local":
+            return None
+        described = describe(self.config, n_samples)
+        assert described is not None
+        resources = self.start(n_samples)
+        self._resources = replace(resources, machine_memory=described.machine_memory)
+        return self._resources
+
+    def _started(self, n_samples: int) -> AbstractContextManager[Resources]:
+        return start(self.config, n_samples)
+
+
 def _with_kind(config: ClusterConfig, n_samples: int) -> ClusterConfig:
     """The configuration with the default kind filled in."""
     if config.kind:

@@ -7,7 +7,7 @@ Nothing here touches data. Every term of a cost is a function with a name (`cost
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, Protocol
 
 from gmkcf_dask.compute import costs
@@ -475,50 +475,50 @@ def make_plan(
     machine = Machine(
         n_workers, threads_per_worker, memory_per_worker, disk_free, scratch, remote, one_process
     )
+    return plan_job(sizes, machine, residency, fixed_block=block is not None)
+
+
+def plan_job(
+    sizes: Sizes, machine: Machine, residency: Residency | None = None, *, fixed_block: bool = False
+) -> Plan:
+    """Choose what is open, refuse what cannot fit, and add up the costs. See `make_plan`."""
     _check_numbers(sizes, machine)
-    sizes = choose_block(sizes, machine, fixed=block is not None)
+    sizes = choose_block(sizes, machine, fixed=fixed_block)
     residency = choose_residency(sizes, machine, residency)
     memory = memory_for(sizes, machine, residency)
-    disk_needed = disk_bytes(sizes, residency)
-    _refuse_disk(sizes, machine, disk_needed)
+    _refuse_disk(sizes, machine, disk_bytes(sizes, residency))
     _refuse_process(sizes, machine, memory)
+    return _costs_of(sizes, machine, memory, residency)
+
+
+_OF_SIZES = (
+    "n", "n_features", "n_kernels", "n_clusters", "precision", "tiles_per_task", "stored_bytes",
+    "feature_bytes", "kw_bytes", "build_task_bytes", "fit_task_bytes", "summing_bytes",
+)  # fmt: skip
+_OF_MACHINE = ("n_workers", "threads_per_worker", "memory_per_worker", "disk_free", "one_process")
+
+
+def _costs_of(sizes: Sizes, machine: Machine, memory: Memory, residency: Residency) -> Plan:
+    n, m, job = sizes.n, sizes.n_kernels, sizes.job
     network = network_traffic(sizes, machine)
     kernel_sweeps = 3 if residency == "recompute" else 2
     kw_reads = 0 if residency == "recompute" else 2
     return Plan(
-        n=n,
-        n_features=n_features,
-        n_kernels=n_kernels,
-        n_clusters=n_clusters,
-        precision=precision,
+        **{name: getattr(sizes, name) for name in _OF_SIZES},
+        **{name: getattr(machine, name) for name in _OF_MACHINE},
+        **asdict(memory),
         block=sizes.tiling.block,
         n_tiles=sizes.tiling.n_tiles,
-        tiles_per_task=sizes.tiles_per_task,
-        stored_bytes=sizes.stored_bytes,
-        feature_bytes=feature_bytes,
-        kw_bytes=sizes.kw_bytes,
         residency=residency,
-        kernels_in_memory=memory.kernels_in_memory,
         read_per_iteration=kernel_sweeps * sizes.stored_bytes + kw_reads * sizes.kw_bytes,
         kernel_sweeps_per_iteration=kernel_sweeps,
         network_per_iteration=network.total,
         driver_network_per_iteration=network.driver,
-        build_task_bytes=sizes.build_task_bytes,
-        fit_task_bytes=sizes.fit_task_bytes,
-        summing_bytes=sizes.summing_bytes,
-        prefetch_bytes=memory.prefetch_bytes,
-        worker_peak_bytes=memory.worker_peak_bytes,
-        driver_bytes=memory.driver_bytes,
-        n_workers=n_workers,
-        threads_per_worker=threads_per_worker,
-        memory_per_worker=memory_per_worker,
-        disk_needed=disk_needed,
-        disk_free=disk_free,
-        job=sizes.job.words(),
-        runs=sizes.job.n_runs,
-        runs_together=sizes.job.together(n),
-        one_process=one_process,
-        iterations=costs.iterations(sizes.job, n, n_kernels),
+        disk_needed=disk_bytes(sizes, residency),
+        job=job.words(),
+        runs=job.n_runs,
+        runs_together=job.together(n),
+        iterations=costs.iterations(job, n, m),
         build_ms=sizes.unwritten_bytes // (costs.BUILD_BYTES_PER_MS * machine.n_threads),
         iteration_ms=iteration_ms(sizes, machine, residency, in_memory=memory.kernels_in_memory),
     )

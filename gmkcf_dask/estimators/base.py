@@ -20,6 +20,7 @@ from sklearn.base import BaseEstimator, ClusterMixin, clone
 from sklearn.utils import check_random_state, estimator_html_repr
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from gmkcf_dask import pipeline
 from gmkcf_dask.cluster import Resources, of_client, threads
 from gmkcf_dask.compute.costs import Job
 from gmkcf_dask.corpus.documents import corpus_from_texts, texts_in
@@ -61,8 +62,7 @@ from gmkcf_dask.kernels.specs import (
 )
 from gmkcf_dask.methods.base import Method
 from gmkcf_dask.methods.registry import make_method, parameters_of
-from gmkcf_dask.pipeline import run as pipeline
-from gmkcf_dask.pipeline.run import (
+from gmkcf_dask.pipeline import (
     build,
     job_of,
     memory_kernels,
@@ -83,6 +83,7 @@ from gmkcf_dask.results.report.render import write_report
 from gmkcf_dask.results.saved_model import Model, save_model
 from gmkcf_dask.results.schemas import plain_values
 from gmkcf_dask.results.training import training_of_request, training_of_store
+from gmkcf_dask.store.build import look_up
 from gmkcf_dask.store.files import check_writable
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.lock import owning
@@ -273,8 +274,9 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
         else:
             assert self.store is not None
             path, specs = location(self.store), data.specs
-            plan = request_plan(data, n_clusters, resources, path, job=job)
-            store = build(path, data, plan, resources, listen)
+            place = look_up(path, data)
+            plan = request_plan(data, n_clusters, resources, place, job=job)
+            store = build(place, data, plan, resources, listen)
         return KernelSource(
             stored_kernels(store, plan, resources),
             partial(store_identity, store),

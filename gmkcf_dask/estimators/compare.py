@@ -8,8 +8,9 @@ from typing import Any
 
 from gmkcf_dask.corpus import TextOptions
 from gmkcf_dask.corpus.validate import check_labels
+from gmkcf_dask.errors import PlanRefused
 from gmkcf_dask.estimators.base import listening, seed_of
-from gmkcf_dask.estimators.kernel_sources import KernelSource, store_at
+from gmkcf_dask.estimators.kernel_sources import store_at
 from gmkcf_dask.estimators.models import GMKCF
 from gmkcf_dask.events import Event
 from gmkcf_dask.pipeline.compare import (
@@ -19,12 +20,11 @@ from gmkcf_dask.pipeline.compare import (
     compare_methods,
     comparison_job,
     kernels_of_presets,
-    with_or_without_paper,
+    without_paper,
 )
 from gmkcf_dask.results.comparison import Comparison
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.object_storage import is_location
-from gmkcf_dask.store.request import KernelRequest
 
 
 def compare(
@@ -106,16 +106,16 @@ def compare(
         data = model._kernel_data(X, listen)
         check_clusters(methods, n_clusters, data.n_samples)
         job = comparison_job(methods, presets, n_clusters, data.n_samples)
-
-        def source_of(data: KernelStore | KernelRequest) -> KernelSource:
-            return model._kernel_source(data, n_clusters, job, listen)
-
         skipped: tuple[str, ...] = ()
-        if isinstance(data, KernelRequest):
-            source, skipped = with_or_without_paper(data, source_of)
-        else:
-            source = source_of(data)
-            labels = data.strings("labels") if labels is None else labels
+        try:
+            source = model._kernel_source(data, n_clusters, job, listen)
+        except PlanRefused as error:
+            if isinstance(data, KernelStore):
+                raise
+            fitting, skipped = without_paper(data, error)
+            source = model._kernel_source(fitting, n_clusters, job, listen)
+        if isinstance(data, KernelStore) and labels is None:
+            labels = data.strings("labels")
         return compare_methods(
             source.stack,
             presets,

@@ -25,8 +25,8 @@ from gmkcf_dask.kernels.specs import (
 )
 from gmkcf_dask.kernels.tiles import ResolvedKernel
 from gmkcf_dask.methods.base import MEAN
+from gmkcf_dask.pipeline import dense_tiles, memory_factors
 from gmkcf_dask.pipeline.prediction import refuse_other_columns
-from gmkcf_dask.pipeline.run import dense_tiles, memory_factors
 from gmkcf_dask.results.saved_model import Model
 from gmkcf_dask.results.training import Training
 from gmkcf_dask.store.features import StoredFeatures

@@ -48,11 +48,28 @@ class IterationDone:
     weights: tuple[float, ...]
 
 
+@dataclass(frozen=True)
+class PlanMade:
+    """A run has read its input and started its cluster; next it builds the kernels."""
+
+    lines: tuple[str, ...]
+    runs_on: str
+
+
+@dataclass(frozen=True)
+class KernelsReady:
+    """A run has its kernels, with a sentence on each that is nearly another; next it fits."""
+
+    duplicates: tuple[str, ...]
+
+
 Event = StageProgress | IterationDone
 Listener = Callable[[Event], object]
+RunListener = Callable[[Event | PlanMade | KernelsReady], object]
+"""A listener that also hears how far a whole run has come."""
 
 
-def ignore(event: Event) -> None:
+def ignore(event: Event | PlanMade | KernelsReady) -> None:
     """Listener that does nothing."""
 
 

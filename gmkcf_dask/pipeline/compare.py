@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import Any, TypeVar
+from typing import Any
 
 from sklearn.exceptions import ConvergenceWarning
 
@@ -34,7 +34,8 @@ from gmkcf_dask.methods.base import MEAN, Method, fused_kernel, kernel_weights
 from gmkcf_dask.methods.contrast import contrasts
 from gmkcf_dask.methods.defaults import DEFAULT_KERNELS, DEFAULTS, PAPER, PAPER_KERNELS
 from gmkcf_dask.methods.registry import METHODS, make_preset_method
-from gmkcf_dask.pipeline.run import fit, job_of
+from gmkcf_dask.pipeline.fitting import fit
+from gmkcf_dask.pipeline.planning import job_of
 from gmkcf_dask.results.comparison import ComparedRun, Comparison, agreement_of
 from gmkcf_dask.results.metrics import scores
 from gmkcf_dask.store.request import KernelRequest
@@ -44,7 +45,6 @@ PRESETS: dict[str, Mapping[str, Any]] = {"local": DEFAULTS, "paper": PAPER}
 KERNELS = {"local": DEFAULT_KERNELS, "paper": PAPER_KERNELS}
 _CANNOT_RUN = (HopelessError, NumericsError, PlanRefused)
 """What ends one method and not the comparison."""
-T = TypeVar("T")
 
 
 def check_names(what: str, names: object, known: Sequence[str]) -> tuple[str, ...]:
@@ -97,19 +97,16 @@ def check_clusters(methods: Sequence[str], k: int, n: int) -> None:
         _method(name, "local", k).check_samples(n)
 
 
-def with_or_without_paper(
-    request: KernelRequest, make: Callable[[KernelRequest], T]
-) -> tuple[T, tuple[str, ...]]:
-    """What `make` makes of a request, and one sentence where the paper's kernels do not fit.
+def without_paper(
+    request: KernelRequest, error: PlanRefused
+) -> tuple[KernelRequest, tuple[str, ...]]:
+    """The request without the paper's kernels, which do not fit, and one sentence on it.
 
     Kernels of all pairs are too large for many data that local kernels are made for.
     """
-    try:
-        return make(request), ()
-    except PlanRefused as error:
-        if not (request.tiled and request.factored):
-            raise
-        return make(_local_only(request)), (f"the paper's kernels: {error}",)
+    if not (request.tiled and request.factored):
+        raise error
+    return _local_only(request), (f"the paper's kernels: {error}",)
 
 
 def _local_only(request: KernelRequest) -> KernelRequest:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 from scipy import sparse
 
-from gmkcf_dask.cluster import Resources
-from gmkcf_dask.compute.runner import Runner
+from gmkcf_dask.cluster import LazyCluster
 from gmkcf_dask.corpus import Corpus, read_corpus, warn_about_zero_rows
 from gmkcf_dask.corpus.matrices import READERS
 from gmkcf_dask.corpus.read import read_like
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.pipeline.prediction import Prediction, predict, refuse_other_columns
+from gmkcf_dask.pipeline.reading import text_runner
 from gmkcf_dask.results.csv_cells import csv_lines, escaped_cell
 from gmkcf_dask.results.finished_run import model_of_run
 from gmkcf_dask.results.saved_model import is_model, load_model
@@ -28,7 +26,6 @@ from gmkcf_dask.store.files import check_writable, exists, is_no_folder, put_ato
 
 MATRICES = tuple(READERS)
 _WITHOUT_WIDTH = (".svmlight", ".libsvm")
-Readers = Callable[[], AbstractContextManager[Runner | None]]
 
 
 @dataclass(frozen=True)
@@ -63,17 +60,16 @@ def place_newcomers(
     new: str,
     out: Path,
     form: FileForm,
-    place: Callable[[int], AbstractContextManager[Resources]],
+    cluster: LazyCluster,
     listen: Listener = ignore,
-    readers: Readers = nullcontext,
     *,
     raw_ids: bool = False,
 ) -> list[Gathered]:
     """Write id, label and sureness of every new sample; returns the clusters they came into.
 
-    `run` is a run folder or a saved model, `new` the path of the new samples. `place` starts
-    resources for a number of samples, `readers` those that texts are read with. With `raw_ids` ids
-    are written as they are, also those that a spreadsheet program takes for a formula.
+    `run` is a run folder or a saved model, `new` the path of the new samples. With
+    `raw_ids` ids are written as they are, also those that a spreadsheet program takes for a
+    formula.
     """
     model = load_model(run) if is_model(run) else model_of_run(run)
     model.training.refuse_missing()
@@ -82,12 +78,12 @@ def place_newcomers(
             f"the kernels of {run} were precomputed, so those of new samples have to be, too: use "
             "gmkcf_dask.load in Python, whose predict takes them"
         )
-    corpus = new_rows(model.training, new, form, readers, listen)
+    corpus = new_rows(model.training, new, form, cluster, listen)
     if corpus.reading is None:  # of texts it is said by name
         warn_about_zero_rows(corpus.X)
     stored = isinstance(model.training.features, StoredFeatures)
-    with place(corpus.n_samples) if stored else nullcontext() as resources:
-        prediction = predict(model, corpus.X, resources, listen)
+    resources = cluster.start(corpus.n_samples) if stored else None
+    prediction = predict(model, corpus.X, resources, listen)
     put_atomic(out, as_csv(corpus.ids, prediction, raw_ids=raw_ids))
     counts = Counter(prediction.labels.tolist())
     clusters = model.insight.clusters if model.insight is not None else ()
@@ -100,7 +96,7 @@ def new_rows(
     training: Training,
     path: str,
     form: FileForm,
-    readers: Readers = nullcontext,
+    cluster: LazyCluster,
     listen: Listener = ignore,
 ) -> Corpus:
     """New samples as the training samples were read: the same columns, the same words."""
@@ -117,7 +113,7 @@ def new_rows(
             f"with {training.n_features} columns"
         )
     else:
-        with readers() as runner:
+        with text_runner(path, training.reading.options, cluster) as runner:
             corpus = read_like(
                 path,
                 training.reading,

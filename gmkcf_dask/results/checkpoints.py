@@ -12,7 +12,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +92,10 @@ class RunCheckpoints:
         Where to go on.
     still_ours : callable
         Raises where somebody else has taken the folder over: two would undo each other's work.
+    notes : sequence of str
+        What there is to say already; kept in every checkpoint.
+    warned : sequence of WarningMessage
+        Warnings of the fit, as they are recorded.
     """
 
     def __init__(
@@ -101,20 +105,27 @@ class RunCheckpoints:
         every: int | None = None,
         resumed: Checkpoint | None = None,
         still_ours: Callable[[], None] = _no_lock,
+        notes: Sequence[str] = (),
+        warned: Sequence[warnings.WarningMessage] = (),
     ) -> None:
         check_interval(every)
         self.folder = folder
         self._still_ours = still_ours
         self.resumed = None if resumed is None else resumed.state
-        self.earlier_notes = () if resumed is None else resumed.notes
-        self.notes: Callable[[], list[str]] = list
-        """What there is to say so far: warnings of runs that have ended."""
+        self._notes = (*notes, *(() if resumed is None else resumed.notes))
+        self._warned = warned
         self._fingerprint = dict(fingerprint)
         self._every = every
         self._serial = 0 if resumed is None else resumed.serial
         self._newest: dict[str, Any] | None = None
         self._iterations = 0
         self._written, self._cost = time.monotonic(), 0.0
+
+    @property
+    def notes(self) -> list[str]:
+        """What there is to say so far, each once."""
+        new = (str(warning.message) for warning in self._warned)
+        return list(dict.fromkeys((*self._notes, *new)))
 
     def keep(self, state: dict[str, Any]) -> None:
         """Remember a state; write it if it is time to."""
@@ -134,7 +145,7 @@ class RunCheckpoints:
             return
         begin = time.monotonic()
         serial = self._serial + 1
-        content = _encode(serial, self._fingerprint, self._newest, self.notes())
+        content = _encode(serial, self._fingerprint, self._newest, self.notes)
         generation = self.folder / _GENERATIONS[serial % 2]
         try:
             self._still_ours()
@@ -182,6 +193,8 @@ def open_checkpoints(
     resume: bool = False,
     still_ours: Callable[[], None] = _no_lock,
     earlier: Fingerprint | None = None,
+    notes: Sequence[str] = (),
+    warned: Sequence[warnings.WarningMessage] = (),
 ) -> RunCheckpoints:
     """Checkpoints for a run, which resumes from those in a folder with `resume`.
 
@@ -197,7 +210,9 @@ def open_checkpoints(
                 f"the checkpoint in {folder} is of another run, it differs in "
                 f"{'; '.join(different)}: ask for the same, or start anew in another folder"
             )
-    return RunCheckpoints(folder, plain(dict(fingerprint)), every, newest, still_ours)
+    return RunCheckpoints(
+        folder, plain(dict(fingerprint)), every, newest, still_ours, notes, warned
+    )
 
 
 def has_checkpoint(folder: Path) -> bool:

@@ -90,8 +90,29 @@ def find_store(path: Path, request: KernelRequest) -> KernelStore | None:
     return store
 
 
+@dataclass(frozen=True)
+class StorePlace:
+    """Where the store of a request is or will be, looked up once for plan and build."""
+
+    path: Path
+    store: KernelStore | None = None
+    """What is there already, finished or not."""
+
+
+def look_up(path: Path, request: KernelRequest) -> StorePlace:
+    """The place of a request's store; refused where another store is."""
+    return StorePlace(path, find_store(path, request))
+
+
 def build_store(
-    path: Path,
+    path: Path, request: KernelRequest, runner: Runner, listen: Listener = ignore, **options: Any
+) -> KernelStore:
+    """Write all kernels of a request into a store at a path; options as for `build_at`."""
+    return build_at(look_up(path, request), request, runner, listen, **options)
+
+
+def build_at(
+    place: StorePlace,
     request: KernelRequest,
     runner: Runner,
     listen: Listener = ignore,
@@ -107,7 +128,7 @@ def build_store(
 
     Parameters
     ----------
-    path : Path
+    place : StorePlace
     request : KernelRequest
     runner : Runner
         Where tile tasks run. Precomputed matrices live in this process, and so do their tasks.
@@ -124,7 +145,7 @@ def build_store(
     DamagedStoreError
         Something is damaged that cannot be repaired.
     """
-    store = find_store(path, request)
+    path, store = place.path, place.store
     if request.precomputed:
         runner = Runner(n_threads=runner.n_threads)
     if store is not None and store.manifest.complete:

@@ -16,9 +16,10 @@ from helpers.corpora import request_of, scratch_folder, store_of
 from limits import on_threads
 from measure import Bar, Report
 
+from gmkcf_dask import pipeline
 from gmkcf_dask.cluster import threads
 from gmkcf_dask.compute.blas import cores
-from gmkcf_dask.pipeline import run as pipeline
+from gmkcf_dask.store.build import look_up
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.system.units import human_bytes
 
@@ -49,8 +50,9 @@ def run(args: argparse.Namespace) -> Report:
             path, heard = folder / "new.zarr", Stages()
             begun = time.perf_counter()
             resources = threads()
-            plan = pipeline.request_plan(request, 10, resources, path, residency="recompute")
-            pipeline.build(path, request, plan, resources, heard)
+            place = look_up(path, request)
+            plan = pipeline.request_plan(request, 10, resources, place, residency="recompute")
+            pipeline.build(place, request, plan, resources, heard)
             spent = time.perf_counter() - begun
             if spent < best["build"]:
                 best["build"], stages = spent, heard.seconds()

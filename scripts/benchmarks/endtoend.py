@@ -8,11 +8,12 @@ from pathlib import Path
 from helpers.corpora import request_of, scratch_folder, text_like
 from measure import Bar, Report, without_warnings
 
+from gmkcf_dask import pipeline
 from gmkcf_dask.cluster import ClusterConfig, start
 from gmkcf_dask.events.progress import Progress
 from gmkcf_dask.methods.gmkcf import Gmkcf
-from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.results.metrics import scores
+from gmkcf_dask.store.build import look_up
 from gmkcf_dask.system.units import MIB, human_bytes
 
 K = 10
@@ -40,9 +41,10 @@ def run(args: argparse.Namespace) -> Report:
         scratch_folder(args.folder) as folder,
         start(ClusterConfig("local", workers=2, memory=2 << 30), args.n) as resources,
     ):
-        plan = pipeline.request_plan(request, K, resources, folder / "s.zarr")
+        place = look_up(folder / "s.zarr", request)
+        plan = pipeline.request_plan(request, K, resources, place)
         with watch.time("build"):
-            store = pipeline.build(folder / "s.zarr", request, plan, resources, progress)
+            store = pipeline.build(place, request, plan, resources, progress)
         fit_options = pipeline.FitOptions(folder / "run", method)
         (run,) = without_warnings(
             lambda: pipeline.fit_into(fit_options, store, resources, listen=progress, watch=watch)

@@ -13,11 +13,11 @@ from helpers.corpora import request_of
 from limits import memory_bandwidth, sgemm_rate
 from measure import Bar, Report, best_seconds, without_warnings
 
+from gmkcf_dask import pipeline
 from gmkcf_dask.compute.blas import cores
 from gmkcf_dask.compute.plan import make_plan
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import gmkcf
-from gmkcf_dask.pipeline import run as pipeline
 
 K = 10
 

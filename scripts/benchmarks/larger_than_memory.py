@@ -16,13 +16,14 @@ from helpers.corpora import request_of, scratch_folder
 from limits import disk_rates
 from measure import Bar, Report, without_warnings
 
+from gmkcf_dask import pipeline
 from gmkcf_dask.cluster import ClusterConfig
 from gmkcf_dask.compute.tiled import TiledKernels
 from gmkcf_dask.events.progress import Progress
 from gmkcf_dask.methods.base import RunContext
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import gmkcf
-from gmkcf_dask.pipeline import run as pipeline
+from gmkcf_dask.store.build import look_up
 from gmkcf_dask.system.units import GIB, MIB, human_bytes
 
 K, ITERATIONS = 10, 3
@@ -47,10 +48,11 @@ def run(args: argparse.Namespace) -> Report:
         ballast = np.ones(max(0, psutil.virtual_memory().available - args.leave), np.uint8)
         read, written = disk_rates(folder, size=2 * GIB)
         request = request_of(args.n, "compact")
-        plan = pipeline.request_plan(request, K, resources, folder / "s.zarr")
+        place = look_up(folder / "s.zarr", request)
+        plan = pipeline.request_plan(request, K, resources, place)
         print(plan, flush=True)
         begun = time.perf_counter()
-        store = pipeline.build(folder / "s.zarr", request, plan, resources, progress)
+        store = pipeline.build(place, request, plan, resources, progress)
         built = time.perf_counter()
         on_disk = store.stored_bytes()
         stack = TiledKernels(store, resources.runner, plan.residency)

@@ -18,12 +18,13 @@ import numpy as np
 from helpers.corpora import request_of
 from measure import Bar, Report, without_warnings
 
+from gmkcf_dask import pipeline
 from gmkcf_dask.cluster import local_cluster, of_client, threads
 from gmkcf_dask.compute.tiled import TiledKernels
 from gmkcf_dask.kernels.tiling import encoded_bytes
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import gmkcf
-from gmkcf_dask.pipeline import run as pipeline
+from gmkcf_dask.store.build import look_up
 from gmkcf_dask.store.object_storage import filesystem, location
 from gmkcf_dask.store.prefetch import window
 from gmkcf_dask.system.resources import peak_resident_bytes
@@ -103,8 +104,9 @@ def run(args: argparse.Namespace) -> Report:
     with object_store() as servers, local_cluster(2, 2 << 30) as client:
         url = location("s3://bucket/s.zarr")
         request = request_of(args.n, args.precision)
-        build = pipeline.request_plan(request, K, threads(), url, residency="recompute")
-        store = pipeline.build(url, request, build, threads())
+        place = look_up(url, request)
+        build = pipeline.request_plan(request, K, threads(), place, residency="recompute")
+        store = pipeline.build(place, request, build, threads())
         resources = of_client(client)
         plan = pipeline.store_plan(store, K, resources)
 

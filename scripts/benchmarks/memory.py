@@ -9,11 +9,12 @@ import numpy as np
 from helpers.corpora import request_of, scratch_folder
 from measure import Bar, Report, without_warnings
 
+from gmkcf_dask import pipeline
 from gmkcf_dask.cluster import ClusterConfig
 from gmkcf_dask.compute.tiled import TiledKernels
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import gmkcf
-from gmkcf_dask.pipeline import run as pipeline
+from gmkcf_dask.store.build import look_up
 from gmkcf_dask.system.units import MIB
 
 K = 10
@@ -58,8 +59,9 @@ def measure_one(n, m, args):
         scratch_folder(args.folder) as folder,
         start(ClusterConfig("local", workers=2, memory=args.memory), n) as resources,
     ):
-        plan = pipeline.request_plan(request, K, resources, folder / "s.zarr")
-        store = pipeline.build(folder / "s.zarr", request, plan, resources)
+        place = look_up(folder / "s.zarr", request)
+        plan = pipeline.request_plan(request, K, resources, place)
+        store = pipeline.build(place, request, plan, resources)
         stack = TiledKernels(store, resources.runner, plan.residency)
         without_warnings(lambda: gmkcf(stack, start, SolverOptions(K, max_iter=2, tol=0.0)))
         return plan, list(resources.worker_peaks().values())

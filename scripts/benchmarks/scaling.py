@@ -10,9 +10,9 @@ from helpers.corpora import request_of
 from limits import memory_bandwidth
 from measure import Bar, Report, best_seconds, without_warnings
 
+from gmkcf_dask import pipeline
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import gmkcf
-from gmkcf_dask.pipeline import run as pipeline
 
 K, ITERATIONS = 10, 3
 

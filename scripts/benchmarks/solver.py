@@ -27,7 +27,7 @@ from gmkcf_dask.events import Event, IterationDone
 from gmkcf_dask.kernels.specs import PAPER12
 from gmkcf_dask.methods.gmkcf import Gmkcf
 from gmkcf_dask.methods.init import Start, spectral_start
-from gmkcf_dask.pipeline.run import dense_kernels
+from gmkcf_dask.pipeline import dense_kernels
 from gmkcf_dask.results.metrics import scores
 from gmkcf_dask.store.request import KernelRequest
 

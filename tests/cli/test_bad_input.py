@@ -852,7 +852,7 @@ def test_results_cannot_be_written(place, x_file, store, tmp_path, nothing_writt
 
 def test_an_unwritable_place_is_told_before_any_work(store, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    monkeypatch.setattr("gmkcf_dask.pipeline.run.fit", lambda *_, **__: pytest.fail("worked"))
+    monkeypatch.setattr("gmkcf_dask.pipeline.fitting.fit", lambda *_, **__: pytest.fail("worked"))
     refused("fit", store, *FIT, "--out", tmp_path / "file" / "below", *THREADS)
 
 
@@ -928,7 +928,7 @@ def test_make_plan_refuses_with_the_numbers(limits, words):
 
 
 def test_kernels_too_large_for_the_memory_of_this_process(monkeypatch):
-    monkeypatch.setattr("gmkcf_dask.pipeline.run.free_memory", lambda: 1000)
+    monkeypatch.setattr("gmkcf_dask.pipeline.kernels.free_memory", lambda: 1000)
     for model in (GMKCF(K, kernels="rbf_1"), KCF(K, kernel="rbf_1")):
         sentence = raised(lambda model=model: model.fit(features()), PlanRefused)
         assert all_named(("memory", "store"), sentence)

@@ -68,9 +68,9 @@ def test_quiet_prints_nothing(table):
 @pytest.mark.parametrize("stored", [False, True])
 def test_where_the_papers_kernels_do_not_fit_one_line_says_so(stored, table, tmp_path, monkeypatch):
     if stored:
-        monkeypatch.setattr("gmkcf_dask.pipeline.run.free_disk", lambda path: 60_000)
+        monkeypatch.setattr("gmkcf_dask.pipeline.planning.free_disk", lambda path: 60_000)
     else:
-        monkeypatch.setattr("gmkcf_dask.pipeline.run.free_memory", lambda: 30_000)
+        monkeypatch.setattr("gmkcf_dask.pipeline.kernels.free_memory", lambda: 30_000)
     where = ("--store", tmp_path / "s.zarr") if stored else ()
     said = done("compare", table, "-k", 3, *where, *FEW).stdout
     assert "sc_local" in said

@@ -25,7 +25,7 @@ from gmkcf_dask.kernels.statistics import GatherDistancesAndRanges, GatherRowSum
 from gmkcf_dask.kernels.tiles import ResolvedKernel
 from gmkcf_dask.kernels.tiling import Tiling
 from gmkcf_dask.methods.factorize import SolverOptions
-from gmkcf_dask.pipeline.run import stored_kernels
+from gmkcf_dask.pipeline import stored_kernels
 from gmkcf_dask.store import build as build_module
 from gmkcf_dask.store.build import build_store
 from gmkcf_dask.store.manifest import sealed
@@ -222,7 +222,7 @@ def test_a_nearly_finished_build_needs_little_disk(tmp_path, x_file, monkeypatch
     manifest = json.loads((path / "manifest.json").read_text())
     manifest |= {"complete": False, "tiles_done": manifest["tiles_done"][:-1]}
     (path / "manifest.json").write_bytes(sealed(manifest))
-    monkeypatch.setattr("gmkcf_dask.pipeline.run.free_disk", lambda path: 2 * 5 * 5 * 4)
+    monkeypatch.setattr("gmkcf_dask.pipeline.planning.free_disk", lambda path: 2 * 5 * 5 * 4)
     assert gmkcf(*build).exit_code == 0
     assert KernelStore.open(path).manifest.complete
 
@@ -309,7 +309,7 @@ def test_stored_kernels_equal_the_formulas_whole(tmp_path, rng, normalization):
 def test_a_larger_corpus_gives_the_same_bits_in_memory_and_through_dask(tmp_path, rng):
     from gmkcf_dask.cluster.resources import threads
     from gmkcf_dask.compute.tiled import TiledKernels
-    from gmkcf_dask.pipeline.run import dense_kernels, store_plan
+    from gmkcf_dask.pipeline import dense_kernels, store_plan
 
     X = sparse.random_array((1100, 300), density=0.03, rng=rng, format="csr")
     request = KernelRequest(corpus(X), resolve_kernels("rbf_1,rbf_100,poly_a1_b4"), block=256)

@@ -23,12 +23,14 @@ from sklearn.base import clone
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from gmkcf_dask import GMKCF, KCF, KernelStore, TextOptions
-from gmkcf_dask.cli import reading
+from gmkcf_dask.cli.reading import _documents
+from gmkcf_dask.cluster import LazyCluster
 from gmkcf_dask.cluster.config import ClusterConfig
 from gmkcf_dask.cluster.resources import threads
 from gmkcf_dask.corpus import corpus_from_texts, read_like
 from gmkcf_dask.errors import DamagedStoreError, DataWarning, InputError
 from gmkcf_dask.kernels.specs import resolve_kernels
+from gmkcf_dask.pipeline import reading
 from gmkcf_dask.store.build import build_store
 from gmkcf_dask.store.kernel_store import is_store
 from gmkcf_dask.store.request import KernelRequest
@@ -193,16 +195,40 @@ def test_hashing_on_the_command_line(tmp_path):
 
 def test_large_texts_are_read_by_worker_processes(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "PROCESSES_FROM", 1)
-    folder = folder_of(tmp_path / "texts")
-    on_threads = {"cluster_config": ClusterConfig("threads")}
-    with reading.reading_runner(str(folder), on_threads) as runner:
+    folder = str(folder_of(tmp_path / "texts"))
+    on_threads = LazyCluster(ClusterConfig("threads"))
+    with reading.text_runner(folder, TextOptions(), on_threads) as runner:
         assert runner is None
-    on_workers = {"cluster_config": ClusterConfig("local", workers=2)}
-    with reading.reading_runner(str(folder), on_workers) as runner:
+    with (
+        LazyCluster(ClusterConfig("local", workers=2)) as on_workers,
+        reading.text_runner(folder, TextOptions(), on_workers) as runner,
+    ):
         assert len(runner.workers()) == 2
+        assert runner is on_workers.start(10).runner, "there is one cluster"
     monkeypatch.setattr(reading, "PROCESSES_FROM", 10**9)
-    with reading.reading_runner(str(folder), {"cluster_config": ClusterConfig("")}) as runner:
+    with reading.text_runner(folder, TextOptions(), LazyCluster(ClusterConfig(""))) as runner:
         assert runner is None
+
+
+def test_a_run_starts_one_cluster_and_reads_the_same(tmp_path, monkeypatch):
+    from distributed import LocalCluster
+
+    folder, started = folder_of(tmp_path / "texts"), []
+    made = LocalCluster.__init__
+
+    def noted(self, *args, **options):
+        started.append(options["n_workers"])
+        made(self, *args, **options)
+
+    done("run", folder, *QUICK_FIT, "--out", tmp_path / "threads", *QUICK)
+    monkeypatch.setattr(reading, "PROCESSES_FROM", 1)
+    monkeypatch.setattr(LocalCluster, "__init__", noted)
+    local = [*QUICK_FIT, "--out", tmp_path / "local", *QUICK]
+    local += ["--cluster", "local", "--workers", "2"]
+    done("run", folder, *local)
+    assert started == [2]
+    stores = [KernelStore.open(tmp_path / name / "store.zarr") for name in ("threads", "local")]
+    assert stores[0].manifest.content == stores[1].manifest.content
 
 
 @pytest.mark.parametrize(
@@ -261,5 +287,5 @@ def test_shares_of_documents_are_told_from_counts(tmp_path):
     assert found.exit_code == 2
     assert "'often' is neither a count of documents nor a share of them" in found.stderr
     for said, meant in (("1", 1), ("1.0", 1.0), ("0.5", 0.5)):
-        assert reading._documents(None, None, said) == meant
-        assert type(reading._documents(None, None, said)) is type(meant)
+        assert _documents(None, None, said) == meant
+        assert type(_documents(None, None, said)) is type(meant)

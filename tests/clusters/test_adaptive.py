@@ -22,7 +22,7 @@ from gmkcf_dask.compute.tiled import ResidencyMonitor, TiledKernels
 from gmkcf_dask.errors import ClusterWarning, UnfitWorker
 from gmkcf_dask.events import IterationDone
 from gmkcf_dask.methods.gmkcf import Gmkcf
-from gmkcf_dask.pipeline.run import store_plan, stored_kernels
+from gmkcf_dask.pipeline import store_plan, stored_kernels
 from gmkcf_dask.system.units import GIB, MIB
 
 pytestmark = pytest.mark.usefixtures("calm")

@@ -37,7 +37,7 @@ from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.errors import InputError, PlanRefused
 from gmkcf_dask.kernels.specs import resolve_kernels
-from gmkcf_dask.pipeline.run import request_plan, store_plan
+from gmkcf_dask.pipeline import request_plan, store_plan
 from gmkcf_dask.store.build import build_store
 from gmkcf_dask.store.request import KernelRequest
 from gmkcf_dask.system.units import GIB

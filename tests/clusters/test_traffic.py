@@ -13,7 +13,7 @@ from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.events import IterationDone
 from gmkcf_dask.kernels.specs import resolve_kernels
 from gmkcf_dask.methods.gmkcf import Gmkcf
-from gmkcf_dask.pipeline.run import store_plan
+from gmkcf_dask.pipeline import store_plan
 from gmkcf_dask.store.build import build_store
 from gmkcf_dask.store.request import KernelRequest
 

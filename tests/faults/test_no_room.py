@@ -174,7 +174,7 @@ def test_a_full_disk_when_a_resumable_fit_writes_its_results_is_5(tmp_path, monk
         def full(path, values):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path / "labels.csv"))
 
-        patch.setattr("gmkcf_dask.pipeline.run.write_run", lambda path, *rest: full(path, rest))
+        patch.setattr("gmkcf_dask.pipeline.fitting.write_run", lambda path, *rest: full(path, rest))
         code, said = run(*fit, "--out", tmp_path / "out")
     assert code == 5, said
     assert "--resume" in said

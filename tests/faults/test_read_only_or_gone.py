@@ -17,7 +17,7 @@ from gmkcf_dask.compute.runner import WorkerSize
 from gmkcf_dask.compute.tiled import ResidencyMonitor, TiledKernels
 from gmkcf_dask.errors import ClusterWarning, DamagedStoreError, InputError, StoreError
 from gmkcf_dask.methods.factorize import SolverOptions
-from gmkcf_dask.pipeline.run import store_plan
+from gmkcf_dask.pipeline import store_plan
 from gmkcf_dask.store.build import build_store
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.repair import repair_store
@@ -60,7 +60,7 @@ def test_fused_kernels_are_not_kept_where_nobody_may_write(disk, monkeypatch):
         asked.append(options["scratch"])
         return make_plan(*args, **options)
 
-    monkeypatch.setattr("gmkcf_dask.pipeline.run.make_plan", seen)
+    monkeypatch.setattr("gmkcf_dask.pipeline.planning.make_plan", seen)
     store = store_at(path)
     store_plan(store, 2, threads(1))
     read_only(disk)

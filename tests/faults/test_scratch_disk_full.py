@@ -8,7 +8,7 @@ from helpers.faulty import FIT, THREADS, disk_of, fill, outcome, run, short_fit,
 from helpers.marks import mostly_slow
 
 from gmkcf_dask.compute.tiled import TiledKernels
-from gmkcf_dask.pipeline import run as pipeline
+from gmkcf_dask.pipeline import fitting
 from gmkcf_dask.store.scratch import ScratchFolder
 
 pytestmark = pytest.mark.usefixtures("calm")
@@ -26,7 +26,7 @@ def disk(tmp_path):
 def in_scratch(monkeypatch):
     """As the plan has it where memory is short."""
     monkeypatch.setattr(
-        pipeline, "stored_kernels", lambda store, _, r: TiledKernels(store, r.runner, "scratch")
+        fitting, "stored_kernels", lambda store, _, r: TiledKernels(store, r.runner, "scratch")
     )
 
 

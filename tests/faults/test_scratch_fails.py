@@ -15,7 +15,7 @@ from gmkcf_dask.errors import (
     NotPositiveError,
     ScratchError,
 )
-from gmkcf_dask.pipeline import run as pipeline
+from gmkcf_dask.pipeline import fitting
 from gmkcf_dask.results.checkpoints import RunCheckpoints, has_checkpoint
 from gmkcf_dask.store.scratch import ScratchFolder
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("calm")
 @mostly_slow("number", [errno.ENOENT, errno.EROFS, errno.EIO, errno.EACCES], plain=2)
 def test_a_place_that_fails_leaves_the_checkpoint(tmp_path, monkeypatch, number):
     monkeypatch.setattr(
-        pipeline, "stored_kernels", lambda store, _, r: TiledKernels(store, r.runner, "scratch")
+        fitting, "stored_kernels", lambda store, _, r: TiledKernels(store, r.runner, "scratch")
     )
     fit, expected = short_fit(tmp_path, 5, *THREADS, block=40)
     opened = []

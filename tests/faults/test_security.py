@@ -503,7 +503,7 @@ def test_the_systems_own_words_are_checked_too(tmp_path, monkeypatch):
         raise OSError("cannot open s3://ann:hunter2@bucket")
 
     np.save(tmp_path / "x.npy", features())
-    monkeypatch.setattr("gmkcf_dask.pipeline.run.request_plan", fail)
+    monkeypatch.setattr("gmkcf_dask.pipeline.request_plan", fail)
     found = gmkcf("plan", tmp_path / "x.npy", "-k", K, *THREADS)
     assert "hunter2" not in found.output
     assert "s3://***@bucket" in found.output

@@ -35,7 +35,7 @@ from gmkcf_dask.errors import StoreBusyError, StoreError, StoreGoneError, StoreW
 from gmkcf_dask.events import IterationDone
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import Gmkcf
-from gmkcf_dask.pipeline.run import FitOptions, fit_into
+from gmkcf_dask.pipeline import FitOptions, fit_into
 from gmkcf_dask.results.checkpoints import read_checkpoint
 from gmkcf_dask.store import build as build_module, lock as lock_module, repair as repair_module
 from gmkcf_dask.store.build import build_store

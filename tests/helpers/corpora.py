@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from scipy import sparse
 
-from gmkcf_dask import Corpus
+from gmkcf_dask import Corpus, pipeline
 from gmkcf_dask.cluster.resources import Resources, threads
 from gmkcf_dask.kernels.specs import KernelSpec, Rbf, resolve_kernels
-from gmkcf_dask.pipeline import run as pipeline
+from gmkcf_dask.store.build import look_up
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.request import KernelRequest
 
@@ -60,5 +60,6 @@ def store_of(
 ) -> KernelStore:
     """A finished store of made-up text."""
     request, resources = request_of(n, precision, m), resources or threads()
-    plan = pipeline.request_plan(request, 10, resources, path, residency="recompute")
-    return pipeline.build(path, request, plan, resources)
+    place = look_up(path, request)
+    plan = pipeline.request_plan(request, 10, resources, place, residency="recompute")
+    return pipeline.build(place, request, plan, resources)

@@ -16,6 +16,7 @@ from gmkcf_dask import (
     KernelKMeans,
     KernelSpectralClustering,
     RobustMultipleKernelKMeans,
+    pipeline,
 )
 from gmkcf_dask.cluster.resources import threads
 from gmkcf_dask.corpus import read_corpus
@@ -23,7 +24,7 @@ from gmkcf_dask.errors import InputError
 from gmkcf_dask.kernels.specs import resolve_kernels
 from gmkcf_dask.methods.defaults import PAPER
 from gmkcf_dask.methods.registry import make_method
-from gmkcf_dask.pipeline import run as pipeline
+from gmkcf_dask.store.build import look_up
 from gmkcf_dask.store.request import KernelRequest
 from helpers.refusals import FIT, THREADS, all_named, gmkcf, raised, refused
 
@@ -61,8 +62,9 @@ def build_by_functions(path: Path, store: Path, kernels: str = KERNELS, **option
     """`read_corpus`, a request and `pipeline.build`, nothing else."""
     request = KernelRequest(read_corpus(path), resolve_kernels(kernels), **options)
     resources = threads(1)
-    plan = pipeline.request_plan(request, 1, resources, store)
-    pipeline.build(store, request, plan, resources)
+    place = look_up(store, request)
+    plan = pipeline.request_plan(request, 1, resources, place)
+    pipeline.build(place, request, plan, resources)
 
 
 def refused_everywhere(

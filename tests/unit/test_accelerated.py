@@ -24,7 +24,7 @@ from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import Gmkcf, gmkcf
 from gmkcf_dask.methods.kcf import Kcf, kcf
 from gmkcf_dask.methods.registry import make_method
-from gmkcf_dask.pipeline.run import dense_kernels
+from gmkcf_dask.pipeline import dense_kernels
 from gmkcf_dask.store.request import KernelRequest
 
 pytestmark = pytest.mark.usefixtures("calm")

@@ -17,6 +17,7 @@ from gmkcf_dask import (
     KernelKMeans,
     KernelSpectralClustering,
     load,
+    pipeline,
 )
 from gmkcf_dask.cli import main
 from gmkcf_dask.compute.combined import CombinedKernels
@@ -35,7 +36,6 @@ from gmkcf_dask.methods.predict import extension_of
 from gmkcf_dask.methods.registry import make_method
 from gmkcf_dask.methods.spectral import Sc, embed
 from gmkcf_dask.methods.spherical import climb, plus_plus, spherical_kmeans, unit_rows
-from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.results.metrics import scores
 from gmkcf_dask.results.saved_model import load_model
 

@@ -12,7 +12,7 @@ from gmkcf_dask.errors import DamagedCheckpointError
 from gmkcf_dask.kernels.specs import resolve_kernels
 from gmkcf_dask.methods.kcf import Kcf
 from gmkcf_dask.methods.kkm import Kkm
-from gmkcf_dask.pipeline.run import dense_kernels
+from gmkcf_dask.pipeline import dense_kernels
 from gmkcf_dask.store.request import KernelRequest
 
 NAMES = ["rbf_1", "cosine"]

@@ -10,14 +10,13 @@ from helpers.faulty import FIT, THREADS, run as gmkcf, small_store
 from helpers.marks import mostly_slow
 from helpers.problems import dense, kernels, tiled
 
-from gmkcf_dask import GMKCF, KernelKMeans, KernelSpectralClustering
+from gmkcf_dask import GMKCF, KernelKMeans, KernelSpectralClustering, pipeline
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.methods.base import MEAN
 from gmkcf_dask.methods.gmkcf import Gmkcf
 from gmkcf_dask.methods.kcf import Kcf
 from gmkcf_dask.methods.kkm import Kkm
 from gmkcf_dask.methods.rmkkm import Rmkkm
-from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.results.checkpoints import RunCheckpoints, has_checkpoint, read_checkpoint
 
 pytestmark = pytest.mark.usefixtures("calm")

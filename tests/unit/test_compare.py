@@ -18,6 +18,7 @@ from gmkcf_dask import (
     KernelSpectralClustering,
     RobustMultipleKernelKMeans,
     compare,
+    pipeline,
     scores,
 )
 from gmkcf_dask.cluster import threads
@@ -27,7 +28,7 @@ from gmkcf_dask.errors import HopelessInputError, InputError, PlanRefused, Store
 from gmkcf_dask.methods.contrast import contrasts, judge
 from gmkcf_dask.methods.kcf import Kcf
 from gmkcf_dask.methods.registry import METHODS
-from gmkcf_dask.pipeline import compare as comparing, run as pipeline
+from gmkcf_dask.pipeline import compare as comparing
 from gmkcf_dask.results.plots import compare as drawing
 from gmkcf_dask.store.kernel_store import KernelStore
 
@@ -152,7 +153,7 @@ def test_a_store_of_other_kernels_is_refused(data, tmp_path):
 
 def test_without_room_for_the_papers_kernels_the_local_ones_are_compared(data, monkeypatch):
     X, _ = data
-    monkeypatch.setattr(pipeline, "free_memory", lambda: 100_000)
+    monkeypatch.setattr("gmkcf_dask.pipeline.kernels.free_memory", lambda: 100_000)
     found = compare(X, 3, methods=["sc"])
     assert list(found.labels) == ["sc_local"]
     (sentence,) = found.skipped

@@ -11,7 +11,7 @@ from helpers.problems import dense, kernels, tiled
 from sklearn.datasets import load_digits, load_iris, make_blobs
 from sklearn.preprocessing import StandardScaler
 
-from gmkcf_dask import GMKCF, KCF, KernelKMeans, load
+from gmkcf_dask import GMKCF, KCF, KernelKMeans, load, pipeline
 from gmkcf_dask.compute.factored import FactoredKernels, MemoryFactors
 from gmkcf_dask.errors import WeakClustersWarning
 from gmkcf_dask.methods.base import MEAN
@@ -25,7 +25,6 @@ from gmkcf_dask.methods.contrast import (
 from gmkcf_dask.methods.gmkcf import Gmkcf
 from gmkcf_dask.methods.kcf import Kcf
 from gmkcf_dask.methods.members import member_matrix
-from gmkcf_dask.pipeline import run as pipeline
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 N, M, K = 60, 3, 3

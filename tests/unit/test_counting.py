@@ -90,7 +90,7 @@ def test_too_many_are_refused_before_any_is_taken_apart(command, tmp_path, monke
     write_jsonl(source)
     analysed = []
     monkeypatch.setattr("gmkcf_dask.corpus.vectorize.count_batch", lambda *a: analysed.append(a))
-    monkeypatch.setattr("gmkcf_dask.pipeline.run.free_disk", lambda path: 5000)
+    monkeypatch.setattr("gmkcf_dask.pipeline.planning.free_disk", lambda path: 5000)
     rest = {
         "run": ["-k", "2", "--out", str(tmp_path / "out")],
         "build": [str(store)],

@@ -15,7 +15,7 @@ from gmkcf_dask.errors import InputError, StoreError, WeakClustersWarning
 from gmkcf_dask.events import StageNote
 from gmkcf_dask.kernels import tiling
 from gmkcf_dask.kernels.specs import factor_specs, resolve_kernels
-from gmkcf_dask.pipeline.run import (
+from gmkcf_dask.pipeline import (
     memory_kernels,
     store_plan,
     stored_kernels,

@@ -12,7 +12,7 @@ import gmkcf_dask
 from gmkcf_dask import KernelStore, TiledKernels
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.methods.registry import make_method
-from gmkcf_dask.pipeline.run import fit
+from gmkcf_dask.pipeline import fit
 
 pytestmark = pytest.mark.usefixtures("calm")
 

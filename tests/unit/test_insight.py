@@ -13,6 +13,7 @@ from helpers.problems import dense, kernels, tiled
 from hypothesis import given, strategies as st
 from scipy import sparse
 
+from gmkcf_dask import pipeline
 from gmkcf_dask.cli.report import cluster_line
 from gmkcf_dask.errors import ClusterLost, InputError
 from gmkcf_dask.kernels.features import ArrayFeatures
@@ -23,7 +24,6 @@ from gmkcf_dask.methods.kcf import Kcf
 from gmkcf_dask.methods.kkm import Kkm
 from gmkcf_dask.methods.rmkkm import Rmkkm
 from gmkcf_dask.methods.spectral import Sc
-from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.results import insight as insights
 from gmkcf_dask.results.cluster_terms import (
     ROWS_AT_ONCE,
@@ -601,7 +601,7 @@ def test_a_run_is_whole_without_its_insight(tmp_path, monkeypatch, error):
         raise error
 
     assert gmkcf("fit", store, *FIT, "--out", tmp_path / "run")[0] == 0
-    monkeypatch.setattr(pipeline, "explain", fails)
+    monkeypatch.setattr("gmkcf_dask.pipeline.fitting.explain", fails)
     code, said = gmkcf("fit", store, *FIT, "--out", tmp_path / "run", "--overwrite")
     assert code == 0, said
     assert "could not be worked out" in said

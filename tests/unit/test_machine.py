@@ -14,7 +14,7 @@ import pytest
 from gmkcf_dask.cluster.resources import of_client, share_of_memory, threads
 from gmkcf_dask.corpus.limits import most_bytes
 from gmkcf_dask.errors import PlanRefused
-from gmkcf_dask.pipeline import run as pipeline
+from gmkcf_dask.pipeline import planning
 from gmkcf_dask.system import resources
 from gmkcf_dask.system.units import MIB
 
@@ -184,9 +184,9 @@ def test_the_smallest_worker_is_named(monkeypatch):
     assert found.memory_per_worker == 400 * MIB
     for word in ("tcp://host:1", "400.0 MiB", "2.0 GiB"):
         assert word in found.description
-    monkeypatch.setattr(pipeline, "make_plan", refuse)
+    monkeypatch.setattr(planning, "make_plan", refuse)
     with pytest.raises(PlanRefused, match=r"a worker needs .*; worker tcp://host:1 has"):
-        pipeline._plan(found, (9, 2, 1, 2))
+        planning._plan(found, (9, 2, 1, 2))
     alike = of_client(client_of([2048 * MIB, 2040 * MIB]), unchecked=True)
     assert alike.smallest is None
     assert "tcp://host:1" not in alike.description

@@ -12,6 +12,7 @@ from hypothesis import assume, example, given, settings, strategies as st
 from sklearn.datasets import make_blobs
 from sklearn.exceptions import ConvergenceWarning
 
+from gmkcf_dask import pipeline
 from gmkcf_dask.compute import eigen
 from gmkcf_dask.compute.lockstep import run_solver
 from gmkcf_dask.compute.runner import Runner
@@ -28,7 +29,6 @@ from gmkcf_dask.methods.kmeans_steps import assign, random_centres
 from gmkcf_dask.methods.registry import METHODS, make_method, parameters_of
 from gmkcf_dask.methods.rmkkm import Rmkkm
 from gmkcf_dask.methods.spectral import Sc, embed
-from gmkcf_dask.pipeline import run as pipeline
 
 pytestmark = pytest.mark.usefixtures("calm")
 RISE = 1e-10  # of the objective, relative: float64 kernels

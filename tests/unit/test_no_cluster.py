@@ -11,7 +11,7 @@ from helpers.problems import dense, kernels
 from helpers.report_page import Page, render_report
 from scipy import sparse
 
-from gmkcf_dask import GMKCF, load
+from gmkcf_dask import GMKCF, load, pipeline
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.kernels.features import ArrayFeatures
 from gmkcf_dask.methods import factorize
@@ -19,7 +19,6 @@ from gmkcf_dask.methods.base import MEAN
 from gmkcf_dask.methods.gmkcf import Gmkcf
 from gmkcf_dask.methods.kkm import Kkm
 from gmkcf_dask.methods.spectral import Sc
-from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.results import insight as insights
 from gmkcf_dask.results.document_map import document_map
 from gmkcf_dask.results.insight import Samples

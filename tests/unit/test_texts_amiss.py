@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
@@ -18,8 +18,7 @@ from scipy import sparse
 
 from gmkcf_dask import GMKCF, TextOptions
 from gmkcf_dask.cli import main
-from gmkcf_dask.cluster.resources import threads
-from gmkcf_dask.compute.runner import Runner
+from gmkcf_dask.cluster import ClusterConfig, LazyCluster
 from gmkcf_dask.corpus import corpus_from_texts, read_corpus, read_like
 from gmkcf_dask.corpus.decode import decode, page_text
 from gmkcf_dask.corpus.validate import refuse_other_forms
@@ -360,26 +359,17 @@ def test_command_says_once_what_it_does_not_know(a_run, tmp_path):
     assert "all-zero rows" not in result.stderr
 
 
-def test_command_reads_texts_where_it_is_told_and_says_how_far(a_run, tmp_path):
-    used, heard = [], []
-
-    @contextmanager
-    def readers():
-        used.append("opened")
-        yield Runner(scheduler="threads")
-        used.append("closed")
-
+def test_command_says_how_far_it_has_read(a_run, tmp_path):
+    heard = []
     lines_of(tmp_path / "new.jsonl", [{"body": "tulips"}])
     place_newcomers(
         a_run,
         str(tmp_path / "new.jsonl"),
         tmp_path / "o.csv",
         FileForm(),
-        lambda _: nullcontext(threads(1)),
+        LazyCluster(ClusterConfig("threads")),
         heard.append,
-        readers,
     )
-    assert used == ["opened", "closed"]
     assert any(isinstance(event, StageProgress) and event.stage == "reading" for event in heard)
 
 
@@ -387,11 +377,11 @@ def test_command_reads_large_texts_with_processes(a_run, tmp_path, monkeypatch):
     asked_for = []
 
     @contextmanager
-    def noted(path, options):
+    def noted(path, text, cluster):
         asked_for.append(path)
         yield None
 
-    monkeypatch.setattr("gmkcf_dask.cli.runs.reading_runner", noted)
+    monkeypatch.setattr("gmkcf_dask.pipeline.predict_file.text_runner", noted)
     lines_of(tmp_path / "new.jsonl", [{"body": "tulips"}])
     done(["predict", a_run, tmp_path / "new.jsonl", "--out", tmp_path / "o.csv"])
     assert asked_for == [str(tmp_path / "new.jsonl")]

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from gmkcf_dask import pipeline
 from gmkcf_dask.cluster import Resources
 from gmkcf_dask.compute.operators import KernelStack
 from gmkcf_dask.corpus import Corpus, read_corpus
@@ -25,10 +26,10 @@ from gmkcf_dask.kernels.specs import PAPER12, Normalization, is_plain_name
 from gmkcf_dask.methods.base import MEAN
 from gmkcf_dask.methods.gmkcf import Gmkcf
 from gmkcf_dask.methods.rmkkm import Rmkkm
-from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.pipeline.benchmark.entries import Entry, run_on_features
 from gmkcf_dask.results.csv_cells import cell_text, escaped_cell
 from gmkcf_dask.results.metrics import scores
+from gmkcf_dask.store.build import look_up
 from gmkcf_dask.store.files import get, make_folder, put_atomic
 from gmkcf_dask.store.manifest import package_versions
 from gmkcf_dask.store.request import KernelRequest
@@ -168,8 +169,9 @@ def _kernels(
     request = KernelRequest(corpus, PAPER12, normalization=benchmark.normalization)
     path = benchmark.out / "stores" / f"{dataset}.zarr"
     make_folder(path.parent, "the stores")
-    plan = pipeline.request_plan(request, _classes(corpus), resources, path)
-    store = pipeline.build(path, request, plan, resources, listen)
+    place = look_up(path, request)
+    plan = pipeline.request_plan(request, _classes(corpus), resources, place)
+    store = pipeline.build(place, request, plan, resources, listen)
     return pipeline.stored_kernels(store, plan, resources)
 
 

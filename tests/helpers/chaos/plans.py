@@ -31,7 +31,7 @@ from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.corpus import Corpus, read_corpus
 from gmkcf_dask.errors import PlanRefused
 from gmkcf_dask.kernels.tiling import Precision
-from gmkcf_dask.pipeline.run import request_plan
+from gmkcf_dask.pipeline import request_plan
 from gmkcf_dask.results.run_folder import read_result
 from gmkcf_dask.store.request import KernelRequest
 from gmkcf_dask.system.units import MIB
@@ -49,9 +49,9 @@ FIT = ("--max-iter", 2, "--inner-iter", 1, "--tol", 0)
 # as long as there is no store, and what the plan said would be left when there is one
 _COMMAND = """
 import sys
-from gmkcf_dask.pipeline import run as pipeline
+from gmkcf_dask.pipeline import planning
 before, after = map(int, sys.argv[1:3])
-pipeline.free_disk = lambda path: after if path.exists() else before
+planning.free_disk = lambda path: after if path.exists() else before
 from gmkcf_dask.cli import main
 main(sys.argv[3:])
 """

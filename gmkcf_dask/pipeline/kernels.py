@@ -1,0 +1,183 @@
+"""Kernels for a fit: in the memory of this process, or in a store, as the plan wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gmkcf_dask.cluster import Resources
+from gmkcf_dask.compute.blas import one_blas_thread
+from gmkcf_dask.compute.build_tasks import BuiltTiles, tiles_of
+from gmkcf_dask.compute.combined import CombinedKernels
+from gmkcf_dask.compute.costs import Job, dense_fit_bytes, tiled_bytes
+from gmkcf_dask.compute.dense import DEFAULT_BLOCK, DenseKernels
+from gmkcf_dask.compute.factor_plan import FactorPlan
+from gmkcf_dask.compute.factored import FactoredKernels, MemoryFactors
+from gmkcf_dask.compute.operators import KernelStack
+from gmkcf_dask.compute.plan import Plan
+from gmkcf_dask.compute.tile_ops import MemoryTiles
+from gmkcf_dask.compute.tiled import ResidencyMonitor, TiledKernels
+from gmkcf_dask.errors import PlanRefused
+from gmkcf_dask.events import Listener, ignore
+from gmkcf_dask.kernels.factor_cross import Arrays, views_of
+from gmkcf_dask.kernels.factored import FactorKind, array_of
+from gmkcf_dask.kernels.features import Features
+from gmkcf_dask.kernels.tiles import CODE_SCALE, ResolvedKernel
+from gmkcf_dask.kernels.tiling import FACTOR_ROWS, Precision, Tiling
+from gmkcf_dask.pipeline.planning import refuse_more_clusters, usable_disk
+from gmkcf_dask.store.factors import MemoryArrays, StoredFactorSource, factor_stages
+from gmkcf_dask.store.kernel_store import KernelStore
+from gmkcf_dask.store.preflight import may_keep_scratch, refuse_blind_workers
+from gmkcf_dask.store.request import KernelRequest
+from gmkcf_dask.system.arrays import Floats
+from gmkcf_dask.system.resources import free_memory
+from gmkcf_dask.system.units import human_bytes
+
+
+def dense_kernels(
+    request: KernelRequest, listen: Listener = ignore, job: Job | None = None
+) -> DenseKernels:
+    """Kernels in the memory of this process, refused where they and the job do not fit."""
+    return build_dense(request, listen, job)[0]
+
+
+def build_dense(
+    request: KernelRequest, listen: Listener = ignore, job: Job | None = None
+) -> tuple[DenseKernels, BuiltTiles]:
+    """The same, with the statistics of the kernels and the norms of the samples."""
+    names = tuple(spec.name for spec in request.tiled)
+    return dense_tiles(
+        names, request.kernels, request.features, request.block, request.precision, listen, job=job
+    )
+
+
+def dense_tiles(
+    names: tuple[str, ...],
+    kernels: tuple[ResolvedKernel, ...],
+    features: Features,
+    block: int | None,
+    precision: Precision,
+    listen: Listener,
+    *,
+    stored: tuple[int, ...] | None = None,
+    job: Job | None = None,
+) -> tuple[DenseKernels, BuiltTiles]:
+    """The same for resolved kernels; refused where there is no memory for them in this process.
+
+    `stored` gives for every name the index of its kernel, where one kernel stands for others.
+    """
+    tiling = _tiling_in_memory(len(kernels), features.n_samples, block, precision, job)
+    with one_blas_thread():
+        built = tiles_of(kernels, features, tiling.block, precision, listen)
+    each = tuple(range(len(kernels))) if stored is None else stored
+    tiles = MemoryTiles(built.stacks, tiling, CODE_SCALE[precision], each)
+    return DenseKernels(tiles, names), built
+
+
+def _tiling_in_memory(
+    m: int, n: int, block: int | None, precision: Precision, job: Job | None
+) -> Tiling:
+    """The tiles of m kernels of n samples, once there is memory for them in this process."""
+    tiling = Tiling(n, block or DEFAULT_BLOCK)
+    need, free = tiled_bytes(tiling, m, precision), free_memory()
+    if need > free * 8 // 10:  # the rest is for the tiles being made, and for others
+        raise PlanRefused(
+            f"{m} kernels of {n:,} samples need {human_bytes(need)} of memory but "
+            f"{human_bytes(free)} are free: give a store path to work out of core"
+        )
+    fitting = 0 if job is None else dense_fit_bytes(job, tiling, m, precision)
+    if need + fitting > free:
+        assert job is not None
+        raise PlanRefused(
+            f"{m} kernels of {n:,} samples need {human_bytes(need)} of memory and "
+            f"{job.words()} with {job.n_clusters} clusters {human_bytes(fitting)}, but "
+            f"{human_bytes(free)} are free: give more memory or fewer clusters, or a store path "
+            "to work out of core"
+        )
+    return tiling
+
+
+@dataclass(frozen=True)
+class MemoryKernels:
+    """Kernels of a request in the memory of this process, and what they were made of."""
+
+    stack: KernelStack
+    block_size: int
+    kernels: tuple[ResolvedKernel, ...] = ()
+    """Those in tiles, with their statistics."""
+    norms: Mapping[str, Floats] = field(default_factory=dict)
+    arrays: Mapping[str, npt.NDArray[Any]] | None = None
+    """Of factored kernels."""
+
+
+def memory_kernels(
+    request: KernelRequest, n_clusters: int, listen: Listener = ignore, job: Job | None = None
+) -> MemoryKernels:
+    """Kernels in the memory of this process, refused where they and the job do not fit."""
+    dense = built = None
+    if request.tiled:
+        dense, built = build_dense(request, listen, job)
+        if not request.factored:
+            return MemoryKernels(dense, dense.block_size, built.kernels, built.norms)
+    refuse_more_clusters(request.names, n_clusters, request.max_clusters)
+    arrays = MemoryArrays()
+    arrays.build(factor_stages(request.factors, request.features, arrays), listen)
+    sparse = {
+        s.name: s.factor for s in request.given_factors if not isinstance(s.factor, np.ndarray)
+    }
+    arrays.arrays |= {array_of(name, "given"): Z for name, Z in sparse.items()}
+    factored = FactoredKernels(memory_factors(request.factored, arrays, n_clusters, sparse))
+    if dense is None or built is None:
+        return MemoryKernels(factored, FACTOR_ROWS, arrays=arrays.arrays)
+    both = CombinedKernels(dense, factored)
+    return MemoryKernels(both, dense.block_size, built.kernels, built.norms, arrays.arrays)
+
+
+def memory_factors(
+    kinds: Mapping[str, FactorKind],
+    arrays: Arrays,
+    n_clusters: int,
+    sparse: Mapping[str, Any] | None = None,
+) -> MemoryFactors:
+    """The factors of kernels for so many clusters; sparse ones as they were given."""
+    kept = dict(sparse or {})
+    dense = {name: kind for name, kind in kinds.items() if name not in kept}
+    for view in views_of(dense, arrays, n_clusters):
+        kept[view.name] = view.rows(arrays.read(view.array))
+    return MemoryFactors.of([kept[name] for name in kinds], list(kinds))
+
+
+def stored_kernels(
+    store: KernelStore, plan: Plan | FactorPlan, resources: Resources
+) -> KernelStack:
+    """Kernels of a store as the plan wants them, in memory or through Dask: the same bits."""
+    if isinstance(plan, FactorPlan):
+        factored = _stored_factors(store, plan, resources)
+        if plan.tiles is None:
+            return factored
+        return CombinedKernels(stored_kernels(store, plan.tiles, resources), factored)
+    if plan.kernels_in_memory:
+        return DenseKernels.from_store(store)
+    refuse_blind_workers(resources.runner, store.path, store.manifest.store_id, write=False)
+
+    def scratch_room() -> int | None:
+        return usable_disk(store.path) if may_keep_scratch(resources.runner, store.path) else None
+
+    watch = ResidencyMonitor(resources.runner, plan, scratch_room)
+    return TiledKernels(
+        store, resources.runner, plan.residency, watch.residency, plan.prefetch_bytes
+    )
+
+
+def _stored_factors(store: KernelStore, plan: FactorPlan, resources: Resources) -> FactoredKernels:
+    kinds = {record.name: record.kind for record in store.manifest.factored}
+    arrays = store.factors()
+    if plan.kernels_in_memory:
+        return FactoredKernels(memory_factors(kinds, arrays, plan.n_clusters))
+    refuse_blind_workers(resources.runner, store.path, store.manifest.store_id, write=False)
+    views = views_of(kinds, arrays, plan.n_clusters)
+    return FactoredKernels(StoredFactorSource.of(arrays, views), resources.runner)

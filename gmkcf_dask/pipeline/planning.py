@@ -1,0 +1,270 @@
+"""Plans of builds and fits: what a request or a store needs of the resources that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gmkcf_dask.cluster import LazyCluster, Resources
+from gmkcf_dask.compute.costs import Job
+from gmkcf_dask.compute.factor_plan import FactorPlan, FactorSizes, factor_sizes, make_factor_plan
+from gmkcf_dask.compute.plan import (
+    Plan,
+    Residency,
+    make_plan,
+    refuse_beyond_machine,
+    refuse_large_driver,
+)
+from gmkcf_dask.corpus.model import Matrix
+from gmkcf_dask.errors import InputError, PlanRefused
+from gmkcf_dask.kernels.factored import array_of, most_clusters
+from gmkcf_dask.kernels.tiling import default_block
+from gmkcf_dask.methods.base import MEAN, Method, SingleKernelMethod
+from gmkcf_dask.store.build import StorePlace
+from gmkcf_dask.store.files import exists, free_bytes
+from gmkcf_dask.store.kernel_store import KernelStore
+from gmkcf_dask.store.object_storage import is_remote
+from gmkcf_dask.store.preflight import may_keep_scratch
+from gmkcf_dask.store.request import KernelRequest
+from gmkcf_dask.store.scratch import sweep_scratch
+from gmkcf_dask.system.disk_space import folder_in_errors
+from gmkcf_dask.system.resources import free_memory
+
+
+def request_plan(
+    request: KernelRequest,
+    n_clusters: int,
+    resources: Resources,
+    place: StorePlace | None = None,
+    disk_free: int | None = None,
+    residency: Residency | None = None,
+    job: Job | None = None,
+) -> Plan | FactorPlan:
+    """The plan for building a store and fitting on it; an existing store sets the tile size.
+
+    `job` says what is fitted, one run of gmkcf when not given; see `job_of`.
+    """
+    existing = None if place is None else place.store
+    disk_free = disk_free if place is None else usable_disk(place.path)
+    X = None if request.corpus is None else request.corpus.X
+    built = existing is not None and existing.manifest.complete
+    tiles = None
+    if request.tiled:
+        tiles = _request_tiles_plan(
+            request, n_clusters, resources, place, disk_free, residency, job
+        )
+    if not request.factored:
+        assert tiles is not None
+        return tiles
+    refuse_more_clusters(request.names, n_clusters, request.max_clusters)
+    columns = 0 if X is None else X.shape[1]
+    sizes = factor_sizes(
+        request.factored, request.n_samples, columns, n_clusters, request.max_clusters,
+        0 if X is None else _bytes_of(X), sum(s.factor.shape[1] for s in request.given_factors),
+    )  # fmt: skip
+    block = existing.manifest.block_size if existing else request.block
+    return _factor_plan(resources, sizes, disk_free, job, block, tiles, built=built)
+
+
+def plan_and_start(
+    request: KernelRequest,
+    n_clusters: int,
+    cluster: LazyCluster,
+    place: StorePlace,
+    *,
+    residency: Residency | None = None,
+    job: Job | None = None,
+) -> tuple[Resources, Plan | FactorPlan]:
+    """Start the cluster once a plan on its description is good, and plan on what runs."""
+    n = request.n_samples
+    with folder_in_errors(place.path):
+        if (described := cluster.describe(n)) is not None:
+            request_plan(request, n_clusters, described, place, residency=residency, job=job)
+    resources = cluster.start(n)
+    with folder_in_errors(place.path):
+        plan = request_plan(request, n_clusters, resources, place, residency=residency, job=job)
+    return resources, plan
+
+
+def _request_tiles_plan(
+    request: KernelRequest,
+    n_clusters: int,
+    resources: Resources,
+    place: StorePlace | None,
+    disk_free: int | None,
+    residency: Residency | None,
+    job: Job | None,
+) -> Plan:
+    existing = None if place is None else place.store
+    X = None if request.corpus is None else request.corpus.X
+    return _plan(
+        resources,
+        (request.n_samples, 0 if X is None else X.shape[1], len(request.tiled), n_clusters),
+        feature_bytes=0 if X is None else _bytes_of(X),
+        precision=request.precision,
+        block=request.block if existing is None else existing.manifest.block_size,
+        disk_free=disk_free,
+        scratch=disk_free is not None,
+        remote=place is not None and is_remote(place.path),
+        tiles_stored=0 if existing is None else len(existing.manifest.tiles_done),
+        residency=residency,
+        largest_rows=None if X is None else partial(_largest_rows, X),
+        signed=any(kernel.scaling == "none" for kernel in request.kernels),
+        job=job,
+    )
+
+
+def store_plan(
+    store: KernelStore, n_clusters: int, resources: Resources, job: Job | None = None
+) -> Plan | FactorPlan:
+    """The plan for fitting on a finished store; `job` as of `request_plan`."""
+    m = store.manifest
+    tiles = _store_tiles_plan(store, n_clusters, resources, job) if m.kernels else None
+    if not m.factored:
+        assert tiles is not None
+        return tiles
+    assert m.factor_options is not None
+    most = m.factor_options.max_clusters
+    refuse_more_clusters(m.kernel_names, n_clusters, most)
+    kinds = {record.name: record.kind for record in m.factored}
+    given = sum(
+        m.factors[array_of(n, kind)].shape[1] for n, kind in kinds.items() if kind == "given"
+    )
+    sizes = factor_sizes(kinds, m.n_samples, m.n_features, n_clusters, most, 0, given)
+    return _factor_plan(resources, sizes, None, job, m.block_size, tiles, built=True)
+
+
+def plan_fit_and_start(
+    store: KernelStore, n_clusters: int, cluster: LazyCluster, job: Job | None = None
+) -> tuple[Resources, Plan | FactorPlan]:
+    """The same as `plan_and_start` for a finished store."""
+    if (described := cluster.describe(store.n_samples)) is not None:
+        store_plan(store, n_clusters, described, job)
+    resources = cluster.start(store.n_samples)
+    return resources, store_plan(store, n_clusters, resources, job)
+
+
+def refuse_more_clusters(names: Sequence[str], n_clusters: int, most: int) -> None:
+    """Local kernels have columns for so many clusters only."""
+    if n_clusters > most:
+        raise InputError(most_clusters(names, most))
+
+
+def _factor_plan(
+    resources: Resources,
+    sizes: FactorSizes,
+    disk_free: int | None,
+    job: Job | None,
+    block: int | None,
+    tiles: Plan | None,
+    *,
+    built: bool,
+) -> FactorPlan:
+    plan = make_factor_plan(
+        sizes,
+        n_workers=resources.n_workers,
+        threads_per_worker=resources.threads_per_worker,
+        memory_per_worker=resources.memory_per_worker,
+        one_process=resources.in_this_process,
+        free_memory=free_memory(),
+        disk_free=disk_free,
+        built=built,
+        job=job,
+        block=block or default_block(sizes.n),
+        tiles=tiles,
+    )
+    if resources.machine_memory is not None:
+        refuse_beyond_machine(plan, resources.machine_memory)
+    return plan
+
+
+def _store_tiles_plan(
+    store: KernelStore, n_clusters: int, resources: Resources, job: Job | None
+) -> Plan:
+    m = store.manifest
+    return _plan(
+        resources,
+        (m.n_samples, m.n_features, len(m.kernels), n_clusters),
+        feature_bytes=0,
+        precision=m.precision,
+        block=m.block_size,
+        disk_free=usable_disk(store.path),
+        scratch=may_keep_scratch(resources.runner, store.path),
+        remote=is_remote(store.path),
+        tiles_stored=m.n_tiles,
+        signed=min((m.stored_minima or {"": 0.0}).values()) < 0.0,
+        job=job,
+    )
+
+
+def _plan(resources: Resources, sizes: tuple[int, int, int, int], **options: Any) -> Plan:
+    """The plan for samples, features, kernels and clusters, checked against this machine."""
+    try:
+        plan = make_plan(
+            *sizes,
+            n_workers=resources.n_workers,
+            threads_per_worker=resources.threads_per_worker,
+            memory_per_worker=resources.memory_per_worker,
+            one_process=resources.in_this_process,
+            **options,
+        )
+    except PlanRefused as error:
+        if resources.smallest is None or "a worker needs" not in str(error):
+            raise
+        raise PlanRefused(f"{error}; {resources.smallest}") from error
+    if resources.machine_memory is not None:
+        refuse_beyond_machine(plan, resources.machine_memory)
+    elif not resources.in_this_process:
+        refuse_large_driver(plan, free_memory())
+    return plan
+
+
+def job_of(method: Method, kernels: Sequence[str] = (MEAN,)) -> Job:
+    """What a plan has to know of a method that is fitted to some kernels, or to all at once."""
+    numbers = {
+        name: int(getattr(method, name))
+        for name in ("n_init", "max_iter", "inner_iter")
+        if hasattr(method, name)
+    }
+    init = getattr(method, "init", None)
+    return Job(
+        method.n_clusters,
+        method.name,
+        n_alone=len(kernels) if isinstance(method, SingleKernelMethod) else 1,
+        spectral=isinstance(init, str) and init == "spectral",
+        **numbers,
+    )
+
+
+def free_disk(path: Path) -> int | None:
+    """Free bytes on the file system a path will be on; None for object stores: they have no end."""
+    return free_bytes(path)
+
+
+def disk_to_fill(store: Path) -> int | None:
+    """Free bytes where a new store would go; None where there is one, which may be used again."""
+    return None if exists(store) else free_disk(store)
+
+
+def usable_disk(store: Path) -> int | None:
+    """Free bytes where a store is, without what killed fits left there."""
+    sweep_scratch(store)
+    return free_disk(store)
+
+
+def _largest_rows(X: Matrix, edge: int) -> int:
+    """Bytes of the largest row block: some documents are books."""
+    if isinstance(X, np.ndarray):
+        return int(X[:edge].nbytes)
+    ends = X.indptr[np.r_[0 : X.shape[0] : edge, X.shape[0]]]
+    return int(16 * np.diff(ends).max() + 8 * edge)
+
+
+def _bytes_of(X: Matrix) -> int:
+    if isinstance(X, np.ndarray):
+        return int(X.nbytes)
+    return int(16 * X.nnz + 8 * X.shape[0])  # float64 values and int64 indices, as stored
