@@ -22,13 +22,15 @@ from gmkcf_dask.cli.options import (
     kernels_option,
     paper_option,
     start_planned,
+    with_defaults,
 )
 from gmkcf_dask.cli.output import add_result, current_output, echo, output_options
+from gmkcf_dask.cli.paper import refuse_other_kernels
 from gmkcf_dask.cli.progress import read_input, show_progress
 from gmkcf_dask.cli.reading import check_samples, request_of, text_options
 from gmkcf_dask.cli.signals import interruptible
 from gmkcf_dask.errors import InputError
-from gmkcf_dask.methods.defaults import PAPER_KERNELS
+from gmkcf_dask.methods.defaults import DEFAULT_KERNELS
 
 SUGGESTION, PICTURE = "suggest_k.json", "suggest_k.png"
 MOST_KS = 1000
@@ -58,7 +60,7 @@ _STAGES = ("reading", "statistics", "write", "suggest")
 )
 @force_option
 @paper_option
-@kernels_option(PAPER_KERNELS)
+@kernels_option(DEFAULT_KERNELS)
 @kernel_making_options
 @text_options
 @cluster_options
@@ -81,17 +83,17 @@ def suggest_k(
     from gmkcf_dask.methods.select_k import suggest, validate_restarts
     from gmkcf_dask.store.files import check_writable
 
-    # the criteria are tried on kernels of all pairs
-    options["kernels"] = options["kernels"] or PAPER_KERNELS
     numbers = parse_ks(ks)
     validate_restarts(restarts)
     weights = None if weights_of is None else _learned_weights(weights_of)
     if out is not None:
         check_writable(out, "the suggestion")
-    with _kernels(given, numbers, restarts, store, options) as (stack, listen):
+    assign = with_defaults(options)["assign"]
+    with _kernels(given, numbers, restarts, store, options) as (stack, stack_of, listen):
         suggestion = suggest(
-            stack, numbers, n_restarts=restarts, seed=seed, weights=weights, listen=listen
-        )
+            stack, numbers, n_restarts=restarts, seed=seed, weights=weights, assign=assign,
+            stack_of=stack_of, listen=listen,
+        )  # fmt: skip
     add_result(**suggestion.as_json())
     for line in suggestion.lines():
         click.echo(line)
@@ -125,10 +127,14 @@ def parse_ks(text: str) -> range | tuple[int, ...]:
 @contextmanager
 def _kernels(
     given: str, ks: Iterable[int], restarts: int, store: Path | None, options: dict[str, Any]
-) -> Iterator[tuple[Any, Any]]:
-    """The kernels of a store, or of input, in a store or in memory; and a listener."""
+) -> Iterator[tuple[Any, Any, Any]]:
+    """The kernels of a store, or of input, in a store or in memory; and a listener.
+
+    In the middle is what makes them for other ks, where they are not the same for all.
+    """
     from gmkcf_dask.methods.select_k import suggestion_job, validate_ks
     from gmkcf_dask.pipeline import run as pipeline
+    from gmkcf_dask.pipeline.kernels_by_k import memory_kernels_by_k, stored_kernels_by_k
     from gmkcf_dask.store.kernel_store import KernelStore
     from gmkcf_dask.store.manifest import has_kernels, is_own_format
     from gmkcf_dask.store.object_storage import location
@@ -140,6 +146,8 @@ def _kernels(
         if store is not None:
             raise InputError(f"{given} is already a store: --store is for kernels of INPUT")
         opened = KernelStore.open(path)
+        if options["paper"]:
+            refuse_other_kernels(opened)
         n = opened.n_samples
     else:
         room = None if store is None else pipeline.disk_to_fill(store)
@@ -147,10 +155,12 @@ def _kernels(
         n = request.n_samples
     numbers = check_samples(partial(validate_ks, ks), n, given)
     job = suggestion_job(numbers, n, restarts)
+    if request is not None and options["max_clusters"] is None:
+        request = request.for_clusters(max(numbers))
     if request is not None and store is None:
         with show_progress() as listen:
             made = pipeline.memory_kernels(request, max(numbers), listen, job)
-            yield made.stack, interruptible(listen)
+            yield made.stack, memory_kernels_by_k(request, made), interruptible(listen)
         return
 
     def plan_on(resources: Any) -> Any:
@@ -164,7 +174,9 @@ def _kernels(
     ):
         if store is not None:
             opened = pipeline.build(store, request, plan, resources, listen, force=options["force"])
-        yield pipeline.stored_kernels(opened, plan, resources), interruptible(listen)
+        stack = pipeline.stored_kernels(opened, plan, resources)
+        stack_of = stored_kernels_by_k(opened, plan, resources, stack)
+        yield stack, stack_of, interruptible(listen)
 
 
 def _learned_weights(run: Path) -> Mapping[str, float]:

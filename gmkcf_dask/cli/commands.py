@@ -34,6 +34,7 @@ from gmkcf_dask.cli.options import (
     with_defaults,
 )
 from gmkcf_dask.cli.output import add_note, add_result, current_output, echo, output_options
+from gmkcf_dask.cli.paper import refuse_other_kernels
 from gmkcf_dask.cli.progress import read_input, show_progress
 from gmkcf_dask.cli.reading import check_samples, options_of_store, request_of, text_options
 from gmkcf_dask.cli.report import machine_summary, report
@@ -155,7 +156,7 @@ def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
     opened = KernelStore.open(store)
     method.check_samples(opened.n_samples)
     if options["paper"]:
-        _refuse_other_kernels(opened)
+        refuse_other_kernels(opened)
     wanted = _fit_options(out, method, opened.kernel_names, options, overwrite=overwrite)
     if wanted.resume and _is_done(wanted, opened):
         return
@@ -284,17 +285,6 @@ def benchmark(
 
 
 # helpers
-
-
-def _refuse_other_kernels(store: KernelStore) -> None:
-    """--paper is about the twelve kernels of the paper."""
-    from gmkcf_dask.kernels.specs import PAPER12
-
-    if store.kernel_names != tuple(spec.name for spec in PAPER12):
-        raise InputError(
-            f"{store.path} has the kernels {', '.join(store.kernel_names)}, not the twelve of the "
-            "paper: build it with --paper, or leave --paper out"
-        )
 
 
 def _echo_duplicates(store: Any) -> None:

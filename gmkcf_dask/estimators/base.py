@@ -62,6 +62,7 @@ from gmkcf_dask.kernels.specs import (
 from gmkcf_dask.methods.base import Method
 from gmkcf_dask.methods.registry import make_method, parameters_of
 from gmkcf_dask.pipeline import run as pipeline
+from gmkcf_dask.pipeline.kernels_by_k import memory_kernels_by_k, stored_kernels_by_k
 from gmkcf_dask.pipeline.run import (
     build,
     job_of,
@@ -261,6 +262,7 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
                 made.stack,
                 partial(request_identity, data, made.block_size),
                 partial(training_of_request, data, made.kernels, made.norms, made.arrays),
+                memory_kernels_by_k(data, made),
             )
         resources = self._resources()
         if isinstance(data, KernelStore):
@@ -275,10 +277,12 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
             path, specs = location(self.store), data.specs
             plan = request_plan(data, n_clusters, resources, path, job=job)
             store = build(path, data, plan, resources, listen)
+        stack = stored_kernels(store, plan, resources)
         return KernelSource(
-            stored_kernels(store, plan, resources),
+            stack,
             partial(store_identity, store),
             partial(training_of_store, store, specs),
+            stored_kernels_by_k(store, plan, resources, stack),
         )
 
     def _kernels_parameter(self) -> Any:

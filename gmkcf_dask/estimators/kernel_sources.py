@@ -25,6 +25,7 @@ from gmkcf_dask.kernels.specs import (
 )
 from gmkcf_dask.kernels.tiles import ResolvedKernel
 from gmkcf_dask.methods.base import MEAN
+from gmkcf_dask.pipeline.kernels_by_k import StackOf
 from gmkcf_dask.pipeline.prediction import refuse_other_columns
 from gmkcf_dask.pipeline.run import dense_tiles, memory_factors
 from gmkcf_dask.results.saved_model import Model
@@ -38,12 +39,14 @@ from gmkcf_dask.store.object_storage import is_location, location
 class KernelSource(NamedTuple):
     """The kernels of a fit, what distinguishes them from others, and the training samples.
 
-    The last two are computed when they are called, and may read all of the data.
+    These two are computed when they are called, and may read all of the data. `stack_of` makes the
+    kernels for another number of clusters; None where they are the same.
     """
 
     stack: KernelStack
     identity: Callable[[], dict[str, Any]]
     training: Callable[[], Training]
+    stack_of: StackOf | None = None
 
 
 def store_at(given: str | Path) -> KernelStore:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from uuid import uuid4
 
@@ -137,6 +137,12 @@ class KernelRequest:
                 "precision='compact' is for kernels in tiles: leave it out, or choose other "
                 "kernels such as paper12"
             )
+
+    def for_clusters(self, n_clusters: int) -> KernelRequest:
+        """The same with columns for so many clusters, if there are fewer."""
+        if n_clusters <= self.max_clusters:
+            return self
+        return replace(self, max_clusters=n_clusters)
 
     @property
     def n_samples(self) -> int:
