@@ -135,6 +135,7 @@ def _kernels(
     from gmkcf_dask.methods.select_k import suggestion_job, validate_ks
     from gmkcf_dask.pipeline import run as pipeline
     from gmkcf_dask.pipeline.kernels_by_k import memory_kernels_by_k, stored_kernels_by_k
+    from gmkcf_dask.pipeline.wordless import documents_with_words, only
     from gmkcf_dask.store.kernel_store import KernelStore
     from gmkcf_dask.store.manifest import has_kernels, is_own_format
     from gmkcf_dask.store.object_storage import location
@@ -160,7 +161,8 @@ def _kernels(
     if request is not None and store is None:
         with show_progress() as listen:
             made = pipeline.memory_kernels(request, max(numbers), listen, job)
-            yield made.stack, memory_kernels_by_k(request, made), interruptible(listen)
+            stack = only(made.stack, documents_with_words(request))
+            yield stack, memory_kernels_by_k(request, made), interruptible(listen)
         return
 
     def plan_on(resources: Any) -> Any:
@@ -176,7 +178,7 @@ def _kernels(
             opened = pipeline.build(store, request, plan, resources, listen, force=options["force"])
         stack = pipeline.stored_kernels(opened, plan, resources)
         stack_of = stored_kernels_by_k(opened, plan, resources, stack)
-        yield stack, stack_of, interruptible(listen)
+        yield only(stack, documents_with_words(opened)), stack_of, interruptible(listen)
 
 
 def _learned_weights(run: Path) -> Mapping[str, float]:

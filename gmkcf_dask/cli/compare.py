@@ -97,6 +97,7 @@ def compare(
             seed,
             labels=data.labels,
             skipped=data.skipped,
+            kept=data.kept,
             listen=listen,
         )
     add_result(**found.as_json())
@@ -118,6 +119,7 @@ class _Data:
     ids: tuple[str, ...]
     labels: tuple[str, ...] | None
     skipped: tuple[str, ...] = ()
+    kept: Any = None
 
 
 @contextmanager
@@ -136,6 +138,7 @@ def _kernels(
         kernels_of_presets,
         with_or_without_paper,
     )
+    from gmkcf_dask.pipeline.wordless import documents_with_words
     from gmkcf_dask.store.kernel_store import KernelStore
     from gmkcf_dask.store.manifest import has_kernels, is_own_format
     from gmkcf_dask.store.object_storage import location
@@ -154,7 +157,8 @@ def _kernels(
             show_progress(*_STAGES[-1:]) as listen,
         ):
             stack = pipeline.stored_kernels(opened, plan, resources)
-            data = _Data(stack, tuple(opened.ids), opened.strings("labels"))
+            ids, kept = tuple(opened.ids), documents_with_words(opened)
+            data = _Data(stack, ids, opened.strings("labels"), kept=kept)
             yield data, interruptible(listen)
         return
 
@@ -164,7 +168,12 @@ def _kernels(
     n = request.n_samples
     check_samples(partial(check_clusters, methods, k), n, given)
     job = comparison_job(methods, presets, k, n)
-    described = partial(_Data, ids=request.corpus.ids, labels=request.corpus.labels)
+    described = partial(
+        _Data,
+        ids=request.corpus.ids,
+        labels=request.corpus.labels,
+        kept=documents_with_words(request),
+    )
     if store is None:
         with show_progress() as listen:
             made, skipped = with_or_without_paper(

@@ -28,6 +28,7 @@ from gmkcf_dask.methods.base import MEAN
 from gmkcf_dask.pipeline.kernels_by_k import StackOf
 from gmkcf_dask.pipeline.prediction import refuse_other_columns
 from gmkcf_dask.pipeline.run import dense_tiles, memory_factors
+from gmkcf_dask.pipeline.wordless import Mask
 from gmkcf_dask.results.saved_model import Model
 from gmkcf_dask.results.training import Training
 from gmkcf_dask.store.features import StoredFeatures
@@ -40,13 +41,15 @@ class KernelSource(NamedTuple):
     """The kernels of a fit, what distinguishes them from others, and the training samples.
 
     These two are computed when they are called, and may read all of the data. `stack_of` makes the
-    kernels for another number of clusters; None where they are the same.
+    kernels for another number of clusters; None where they are the same. `kept` tells which samples
+    take part; None where all do.
     """
 
     stack: KernelStack
     identity: Callable[[], dict[str, Any]]
     training: Callable[[], Training]
     stack_of: StackOf | None = None
+    kept: Mask | None = None
 
 
 def store_at(given: str | Path) -> KernelStore:

@@ -21,6 +21,7 @@ from gmkcf_dask.methods.select_k import (
     validate_restarts,
     validate_rule,
 )
+from gmkcf_dask.pipeline.wordless import only
 from gmkcf_dask.store.request import KernelRequest
 
 
@@ -112,7 +113,7 @@ def suggest_k(
         job = suggestion_job(ks, data.n_samples, n_restarts)
         source = model._kernel_source(data, max(ks), job, listen)
         return suggest(
-            source.stack,
+            only(source.stack, source.kept),
             ks,
             n_restarts=n_restarts,
             seed=seed,

@@ -63,8 +63,8 @@ from gmkcf_dask.methods.base import (
 )
 from gmkcf_dask.methods.checkpointing import NO_CHECKPOINTS, Checkpoints
 from gmkcf_dask.methods.contrast import judge
-from gmkcf_dask.methods.factorize import FactorizationMethod
 from gmkcf_dask.methods.members import NO_CLUSTER
+from gmkcf_dask.pipeline.wordless import Mask, documents_with_words, for_all, for_only, only
 from gmkcf_dask.results.checkpoints import (
     FOLDER as CHECKPOINT,
     RunCheckpoints,
@@ -114,20 +114,21 @@ def fit(
     kernels: Sequence[str] = (MEAN,),
     listen: Listener = ignore,
     checkpoints: Checkpoints = NO_CHECKPOINTS,
+    kept: Mask | None = None,
 ) -> list[Clustering]:
     """Any method on any operator: one clustering per kernel (where it uses one) and seed.
 
-    Of factorizations each clustering is judged, for one product more: see `contrast`.
+    Each clustering is judged, for one product more: see `contrast`. Samples that are not `kept`
+    take no part: see `wordless`.
     """
+    stack, method = only(stack, kept), for_only(method, kept)
     refuse_extremes(stack)
     if isinstance(method, SingleKernelMethod):
         clusterings = method.fit(stack, seeds, kernels, listen, checkpoints)
     else:
         assert isinstance(method, MultipleKernelMethod)
         clusterings = method.fit(stack, seeds, listen, checkpoints)
-    if isinstance(method, FactorizationMethod):
-        return [judge(stack, method, found) for found in clusterings]
-    return clusterings
+    return [for_all(judge(stack, method, found), kept) for found in clusterings]
 
 
 def store_identity(store: KernelStore) -> dict[str, Any]:
@@ -672,7 +673,7 @@ def fit_into(
             earlier=earlier_fingerprint(fingerprint, store),
         )
         with watch.time("fit"):
-            clusterings, notes = _fit_noted(options, stack, listen, start_checkpoints, notes)
+            clusterings, notes = _fit_noted(options, store, stack, listen, start_checkpoints, notes)
         if len(clusterings) > 1:
             remove_run(options.out)  # of an earlier, single run
         runs: list[FittedRun] = []
@@ -730,6 +731,7 @@ _NOT_EXPLAINED = (GmkcfError, OSError, ArithmeticError, MemoryError, np.linalg.L
 
 def _fit_noted(
     options: FitOptions,
+    store: KernelStore,
     stack: KernelStack,
     listen: Listener,
     start_checkpoints: Callable[[], RunCheckpoints],
@@ -745,9 +747,10 @@ def _fit_noted(
             return list(dict.fromkeys((*notes, *checkpoints.earlier_notes, *new)))
 
         checkpoints.notes = notes_so_far
+        kept = documents_with_words(store)
         with checkpoints.until_done():
             clusterings = fit(
-                stack, options.method, [options.seed], options.kernels, listen, checkpoints
+                stack, options.method, [options.seed], options.kernels, listen, checkpoints, kept
             )
     return clusterings, notes_so_far()
 
