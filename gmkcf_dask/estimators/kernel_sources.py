@@ -75,7 +75,8 @@ def parameters_of_store(manifest: Manifest, own: Mapping[str, Any]) -> dict[str,
     shared = [kernel for kernel in manifest.kernels if kernel.name in manifest.formulas]
     parameters: dict[str, Any] = {
         "precision": manifest.precision,
-        "block_size": manifest.block_size,
+        # factors have no tiles
+        "block_size": manifest.block_size if manifest.kernels else "auto",
     }
     for first in (shared or list(manifest.kernels))[:1]:
         parameters |= {"normalization": first.normalization, "scaling": first.scaling}

@@ -121,7 +121,8 @@ def _local_only(request: KernelRequest) -> KernelRequest:
         normalization="unit",
         scaling="minmax",
         merge_duplicates=0.0,
-        precision="float32" if request.precision == "compact" else request.precision,
+        precision="float32",
+        block=None,
     )
 
 
