@@ -2,8 +2,11 @@
 
 Texts: a sample of 4,000 documents of each corpus (`default_rng(0).permutation`), the true number
 of clusters, seeds 0 to 2. Baselines of scikit-learn get TF-IDF with English stop words, min_df 3
-and sublinear tf. ACC, NMI and purity, and the share of the largest cluster; `--paper` adds the
-paper's setting. Exit code 1 where a bar is missed.
+and sublinear tf. ACC, NMI and purity, and the share of the largest cluster. The paper's setting
+(`GMKCF.paper`) is beside them with one seed, because it is slow; `--paper-seeds` gives it more, 0
+leaves it out. The defaults have to be ahead of it as of the baselines. The last line names the
+bars that were looked at: `all` leaves out `speed`, which needs a quiet machine. Exit code 1 where a
+bar is missed.
 """
 
 import argparse
@@ -72,7 +75,7 @@ def baselines(X, k: int, seed: int) -> dict[str, np.ndarray]:
     }
 
 
-def text_table(folder: Path, names: list[str], n: int, seeds: int, paper: bool) -> bool:
+def text_table(folder: Path, names: list[str], n: int, seeds: int, paper_seeds: int) -> bool:
     """Print the table of all corpora; whether every bar is held."""
     rows: dict[str, dict[str, list[dict[str, float]]]] = {}
     stable = []
@@ -90,9 +93,9 @@ def text_table(folder: Path, names: list[str], n: int, seeds: int, paper: bool) 
         for seed in range(seeds):
             for method, labels in baselines(X, k, seed).items():
                 put(rows, method, name, row_of(known, labels))
-            if paper:
-                labels = GMKCF.paper(k, random_state=seed).fit_predict(texts)
-                put(rows, "gmkcf --paper", name, row_of(known, labels))
+        for seed in range(paper_seeds):
+            labels = GMKCF.paper(k, random_state=seed).fit_predict(texts)
+            put(rows, "gmkcf --paper", name, row_of(known, labels))
         print(f"{name}: n={len(texts)} k={k}, {seconds:.1f} s a fit", flush=True)
         for method, by_corpus in rows.items():
             print(f"  {method:18}", shown(mean(by_corpus[name])), flush=True)
@@ -102,7 +105,7 @@ def text_table(folder: Path, names: list[str], n: int, seeds: int, paper: bool) 
         print(f"  {method:18}", shown(found))
     ari = min(stable, default=1.0)
     print(f"least ARI between seeds {ari:.3f}")
-    ours, others = means["gmkcf"], [v for m, v in means.items() if not m.startswith("gmkcf")]
+    ours, others = means["gmkcf"], [v for m, v in means.items() if m != "gmkcf"]
     held = [ours[m] >= bar for m, bar in BARS.items()]
     held += [ours[m] >= max(other[m] for other in others) + AHEAD for m in BARS]
     held += [ours["largest"] <= MOST_LARGEST, ari >= LEAST_ARI]
@@ -189,22 +192,34 @@ def main() -> int:
     parser.add_argument("--corpora", default=",".join(CORPORA))
     parser.add_argument("--documents", type=int, default=4000)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--paper", action="store_true", help="the paper's setting as well: slow")
+    parser.add_argument(
+        "--paper-seeds", type=int, default=1, help="of the paper's setting, which is slow"
+    )
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    held = True
-    if args.what in ("dense", "all"):
-        held &= dense_table()
-    if args.what == "speed":
-        held &= speed(args.data)
-    if args.what in ("predict", "all"):
-        held &= prediction_table(args.data, args.corpora.split(","), args.documents)
-    if args.what in ("text", "all"):
-        held &= japanese(args.data, args.documents)
-        names = args.corpora.split(",")
-        held &= text_table(args.data, names, args.documents, args.seeds, args.paper)
-    print("every bar is held" if held else "a bar is missed")
-    return 0 if held else 1
+    names = args.corpora.split(",")
+    bars = {
+        "dense": dense_table,
+        "predict": lambda: prediction_table(args.data, names, args.documents),
+        "japanese": lambda: japanese(args.data, args.documents),
+        "text": lambda: text_table(args.data, names, args.documents, args.seeds, args.paper_seeds),
+        "speed": lambda: speed(args.data),
+    }
+    parts = {"all": ["dense", "predict", "japanese", "text"], "text": ["japanese", "text"]}
+    chosen = parts.get(args.what, [args.what])
+    held = {what: bars[what]() for what in chosen}
+    print(verdict(held, [what for what in bars if what not in chosen]))
+    return 0 if all(held.values()) else 1
+
+
+def verdict(held: dict[str, bool], left_out: list[str]) -> str:
+    """Which bars were held, which were missed, and which nobody looked at."""
+    groups = {
+        "held": [what for what, is_held in held.items() if is_held],
+        "missed": [what for what, is_held in held.items() if not is_held],
+        "not run": left_out,
+    }
+    return "bars " + "; ".join(f"{word}: {', '.join(own)}" for word, own in groups.items() if own)
 
 
 if __name__ == "__main__":

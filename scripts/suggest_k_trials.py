@@ -15,11 +15,14 @@ DIMENSIONS = (2, 5, 10)
 ROOMS = (1.3, 3.0)
 
 
-def trial(k: int, seed: int, *, equal: bool) -> KSuggestion:
+PAPER = {"kernels": "paper12", "assign": "kmeans"}
+
+
+def trial(k: int, seed: int, *, equal: bool, paper: bool) -> KSuggestion:
     """One data set, one suggestion."""
     d, room = DIMENSIONS[seed % 3], ROOMS[seed // 3 % 2]
     X, _ = blobs(k, seed, d=d, room=room, equal=equal)
-    return suggest_k(X, random_state=seed)
+    return suggest_k(X, random_state=seed, **(PAPER if paper else {}))
 
 
 def main() -> None:
@@ -29,11 +32,12 @@ def main() -> None:
     parser.add_argument("--least", type=int, default=2)
     parser.add_argument("--most", type=int, default=12)
     parser.add_argument("--unequal", action="store_true", help="blobs of very different sizes")
+    parser.add_argument("--paper", action="store_true", help="the setting of the paper")
     asked = parser.parse_args()
     begin, hits, sure = time.monotonic(), 0, {"clear": [], "likely": [], "unsure": []}
     seeds = range(asked.first, asked.first + asked.seeds)
     for k in range(asked.least, asked.most + 1):
-        found = [trial(k, seed, equal=not asked.unequal) for seed in seeds]
+        found = [trial(k, seed, equal=not asked.unequal, paper=asked.paper) for seed in seeds]
         right = [one.k == k for one in found]
         for one, good in zip(found, right, strict=True):
             sure[one.word].append(good)

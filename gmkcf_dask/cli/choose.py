@@ -20,13 +20,15 @@ from gmkcf_dask.cli.options import (
     kernel_making_options,
     kernels_option,
     paper_option,
+    with_defaults,
 )
 from gmkcf_dask.cli.output import add_result, current_output, echo, output_options
+from gmkcf_dask.cli.paper import refuse_other_kernels
 from gmkcf_dask.cli.progress import show_progress
 from gmkcf_dask.cli.reading import input_options, text_options
 from gmkcf_dask.cli.signals import interruptible
 from gmkcf_dask.errors import InputError
-from gmkcf_dask.methods.defaults import PAPER_KERNELS
+from gmkcf_dask.methods.defaults import DEFAULT_KERNELS
 
 SUGGESTION, PICTURE = "suggest_k.json", "suggest_k.png"
 MOST_KS = 1000
@@ -56,7 +58,7 @@ _STAGES = ("reading", "statistics", "write", "suggest")
 )
 @force_option
 @paper_option
-@kernels_option(PAPER_KERNELS)
+@kernels_option(DEFAULT_KERNELS)
 @kernel_making_options
 @text_options
 @cluster_options
@@ -79,17 +81,17 @@ def suggest_k(
     from gmkcf_dask.methods.select_k import suggest, validate_restarts
     from gmkcf_dask.store.files import check_writable
 
-    # the criteria are tried on kernels of all pairs
-    options["kernels"] = options["kernels"] or PAPER_KERNELS
     numbers = parse_ks(ks)
     validate_restarts(restarts)
     weights = None if weights_of is None else _learned_weights(weights_of)
     if out is not None:
         check_writable(out, "the suggestion")
-    with _kernels(given, numbers, restarts, store, options) as (stack, listen):
+    assign = with_defaults(options)["assign"]
+    with _kernels(given, numbers, restarts, store, options) as (stack, stack_of, listen):
         suggestion = suggest(
-            stack, numbers, n_restarts=restarts, seed=seed, weights=weights, listen=listen
-        )
+            stack, numbers, n_restarts=restarts, seed=seed, weights=weights, assign=assign,
+            stack_of=stack_of, listen=listen,
+        )  # fmt: skip
     add_result(**suggestion.as_json())
     for line in suggestion.lines():
         click.echo(line)
@@ -123,11 +125,16 @@ def parse_ks(text: str) -> range | tuple[int, ...]:
 @contextmanager
 def _kernels(
     given: str, ks: Iterable[int], restarts: int, store: Path | None, options: dict[str, Any]
-) -> Iterator[tuple[Any, Any]]:
-    """The kernels of a store, or of input, in a store or in memory; and a listener."""
+) -> Iterator[tuple[Any, Any, Any]]:
+    """The kernels of a store, or of input, in a store or in memory; and a listener.
+
+    In the middle is what makes them for other ks, where they are not the same for all.
+    """
     from gmkcf_dask import pipeline
     from gmkcf_dask.cli.cluster import CommandCluster
     from gmkcf_dask.methods.select_k import suggestion_job, validate_ks
+    from gmkcf_dask.pipeline.kernels_by_k import memory_kernels_by_k, stored_kernels_by_k
+    from gmkcf_dask.pipeline.wordless import documents_with_words, only
     from gmkcf_dask.store.build import look_up
     from gmkcf_dask.store.kernel_store import KernelStore
     from gmkcf_dask.store.manifest import has_kernels, is_own_format
@@ -139,11 +146,15 @@ def _kernels(
             if store is not None:
                 raise InputError(f"{given} is already a store: --store is for kernels of INPUT")
             opened = KernelStore.open(path)
+            if options["paper"]:
+                refuse_other_kernels(opened)
             numbers = validate_ks(ks, opened.n_samples)
             job = suggestion_job(numbers, opened.n_samples, restarts)
             resources, plan = pipeline.plan_fit_and_start(opened, max(numbers), cluster, job)
             with show_progress(*_STAGES[-1:]) as listen:
-                yield pipeline.stored_kernels(opened, plan, resources), interruptible(listen)
+                stack = pipeline.stored_kernels(opened, plan, resources)
+                stack_of = stored_kernels_by_k(opened, plan, resources, stack)
+                yield only(stack, documents_with_words(opened)), stack_of, interruptible(listen)
             return
 
         wanted = input_options(given, options)
@@ -153,16 +164,21 @@ def _kernels(
         with pipeline.single_text_in_errors(given, request.n_samples):
             numbers = validate_ks(ks, request.n_samples)
         job = suggestion_job(numbers, request.n_samples, restarts)
+        if options["max_clusters"] is None:
+            request = request.for_clusters(max(numbers))
         if store is None:
             with show_progress() as listen:
                 made = pipeline.memory_kernels(request, max(numbers), listen, job)
-                yield made.stack, interruptible(listen)
+                stack = only(made.stack, documents_with_words(request))
+                yield stack, memory_kernels_by_k(request, made), interruptible(listen)
             return
         place = look_up(store, request)
         resources, plan = pipeline.plan_and_start(request, max(numbers), cluster, place, job=job)
         with show_progress() as listen:
             opened = pipeline.build(place, request, plan, resources, listen, force=options["force"])
-            yield pipeline.stored_kernels(opened, plan, resources), interruptible(listen)
+            stack = pipeline.stored_kernels(opened, plan, resources)
+            stack_of = stored_kernels_by_k(opened, plan, resources, stack)
+            yield only(stack, documents_with_words(opened)), stack_of, interruptible(listen)
 
 
 def _learned_weights(run: Path) -> Mapping[str, float]:

@@ -31,6 +31,7 @@ from gmkcf_dask.cli.options import (
     with_defaults,
 )
 from gmkcf_dask.cli.output import add_note, add_result, current_output, echo, output_options
+from gmkcf_dask.cli.paper import refuse_other_kernels
 from gmkcf_dask.cli.progress import Listeners, show_progress
 from gmkcf_dask.cli.reading import input_options, options_of_store, text_options
 from gmkcf_dask.cli.report import machine_summary, report
@@ -42,7 +43,6 @@ from gmkcf_dask.system.units import human_bytes
 
 if TYPE_CHECKING:
     from gmkcf_dask.pipeline import FitOptions, RunOutcome
-    from gmkcf_dask.store.kernel_store import KernelStore
 
 _STAGES = ("reading", "statistics", "write", "fit", "overview")
 _SETTINGS = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 100}
@@ -155,7 +155,7 @@ def fit(store: Path, out: Path, overwrite: bool, **options: Any) -> None:
     opened = KernelStore.open(store)
     method.check_samples(opened.n_samples)
     if options["paper"]:
-        _refuse_other_kernels(opened)
+        refuse_other_kernels(opened)
     wanted = _fit_options(out, method, options, overwrite=overwrite)
     with CommandCluster(options) as cluster:
         with show_progress(*_STAGES[3:]) as listen:
@@ -265,17 +265,6 @@ def benchmark(
 
 
 # helpers
-
-
-def _refuse_other_kernels(store: KernelStore) -> None:
-    """--paper is about the twelve kernels of the paper."""
-    from gmkcf_dask.kernels.specs import PAPER12
-
-    if store.kernel_names != tuple(spec.name for spec in PAPER12):
-        raise InputError(
-            f"{store.path} has the kernels {', '.join(store.kernel_names)}, not the twelve of the "
-            "paper: build it with --paper, or leave --paper out"
-        )
 
 
 def _echo_duplicates(sentences: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,7 @@ def compare(
             seed,
             labels=data.labels,
             skipped=data.skipped,
+            kept=data.kept,
             listen=listen,
         )
     add_result(**found.as_json())
@@ -116,6 +118,7 @@ class _Data:
     ids: tuple[str, ...]
     labels: tuple[str, ...] | None
     skipped: tuple[str, ...] = ()
+    kept: Any = None
 
 
 @contextmanager
@@ -135,6 +138,7 @@ def _kernels(
         kernels_of_presets,
         without_paper,
     )
+    from gmkcf_dask.pipeline.wordless import documents_with_words
     from gmkcf_dask.store.build import look_up
     from gmkcf_dask.store.kernel_store import KernelStore
     from gmkcf_dask.store.manifest import has_kernels, is_own_format
@@ -152,7 +156,8 @@ def _kernels(
             resources, plan = pipeline.plan_fit_and_start(opened, k, cluster, job)
             with show_progress(*_STAGES[-1:]) as listen:
                 stack = pipeline.stored_kernels(opened, plan, resources)
-                data = _Data(stack, tuple(opened.ids), opened.strings("labels"))
+                ids, kept = tuple(opened.ids), documents_with_words(opened)
+                data = _Data(stack, ids, opened.strings("labels"), kept=kept)
                 yield data, interruptible(listen)
             return
 
@@ -166,7 +171,12 @@ def _kernels(
             check_clusters(methods, k, n)
         job = comparison_job(methods, presets, k, n)
         assert request.corpus is not None
-        ids, labels = request.corpus.ids, request.corpus.labels
+        described = partial(
+            _Data,
+            ids=request.corpus.ids,
+            labels=request.corpus.labels,
+            kept=documents_with_words(request),
+        )
         skipped: tuple[str, ...] = ()
         if store is None:
             with show_progress() as listen:
@@ -175,7 +185,7 @@ def _kernels(
                 except PlanRefused as error:
                     request, skipped = without_paper(request, error)
                     made = pipeline.memory_kernels(request, k, listen, job)
-                yield _Data(made.stack, ids, labels, skipped), interruptible(listen)
+                yield described(made.stack, skipped=skipped), interruptible(listen)
             return
         place = look_up(store, request)
         try:
@@ -187,7 +197,7 @@ def _kernels(
         with show_progress() as listen:
             built = pipeline.build(place, request, plan, resources, listen, force=options["force"])
             stack = pipeline.stored_kernels(built, plan, resources)
-            yield _Data(stack, ids, labels, skipped), interruptible(listen)
+            yield described(stack, skipped=skipped), interruptible(listen)
 
 
 def _write(out: Path, found: Any, given: str, ids: tuple[str, ...], *, raw_ids: bool) -> None:

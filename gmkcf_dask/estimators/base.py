@@ -72,6 +72,8 @@ from gmkcf_dask.pipeline import (
     store_plan,
     stored_kernels,
 )
+from gmkcf_dask.pipeline.kernels_by_k import memory_kernels_by_k, stored_kernels_by_k
+from gmkcf_dask.pipeline.wordless import documents_with_words
 from gmkcf_dask.results.checkpoints import (
     check_interval,
     has_checkpoint,
@@ -177,16 +179,20 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
             ready = time.perf_counter()
             stack, kernels = source.stack, [self._used_kernel(source.stack.names)]
             if self.checkpoint_dir is None:
-                (clustering,) = pipeline.fit(stack, method, [seed], kernels, listen)
+                (clustering,) = pipeline.fit(
+                    stack, method, [seed], kernels, listen, kept=source.kept
+                )
             else:
                 fingerprint = pipeline.run_fingerprint(source.identity(), method, seed, kernels)
                 folder, every = location(self.checkpoint_dir), self.checkpoint_every
                 with owning(folder) as still_ours:  # a request to stop unwinds to here, too
-                    kept = open_checkpoints(
+                    checkpoints = open_checkpoints(
                         folder, fingerprint, every, resume=resume, still_ours=still_ours
                     )
-                    with kept.until_done():
-                        (clustering,) = pipeline.fit(stack, method, [seed], kernels, listen, kept)
+                    with checkpoints.until_done():
+                        (clustering,) = pipeline.fit(
+                            stack, method, [seed], kernels, listen, checkpoints, source.kept
+                        )
                     remove_checkpoints(folder)
         samples, names = source.training(), getattr(self, "feature_names_in_", None)
         if names is not None:
@@ -262,6 +268,8 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
                 made.stack,
                 partial(request_identity, data, made.block_size),
                 partial(training_of_request, data, made.kernels, made.norms, made.arrays),
+                memory_kernels_by_k(data, made),
+                documents_with_words(data),
             )
         resources = self._resources()
         if isinstance(data, KernelStore):
@@ -277,10 +285,13 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
             place = look_up(path, data)
             plan = request_plan(data, n_clusters, resources, place, job=job)
             store = build(place, data, plan, resources, listen)
+        stack = stored_kernels(store, plan, resources)
         return KernelSource(
-            stored_kernels(store, plan, resources),
+            stack,
             partial(store_identity, store),
             partial(training_of_store, store, specs),
+            stored_kernels_by_k(store, plan, resources, stack),
+            documents_with_words(store),
         )
 
     def _kernels_parameter(self) -> Any:

@@ -124,5 +124,6 @@ def compare(
             seed,
             labels=None if labels is None else check_labels(labels, data.n_samples),
             skipped=skipped,
+            kept=source.kept,
             listen=listen,
         )

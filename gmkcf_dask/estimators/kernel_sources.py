@@ -26,7 +26,9 @@ from gmkcf_dask.kernels.specs import (
 from gmkcf_dask.kernels.tiles import ResolvedKernel
 from gmkcf_dask.methods.base import MEAN
 from gmkcf_dask.pipeline import dense_tiles, memory_factors
+from gmkcf_dask.pipeline.kernels_by_k import StackOf
 from gmkcf_dask.pipeline.prediction import refuse_other_columns
+from gmkcf_dask.pipeline.wordless import Mask
 from gmkcf_dask.results.saved_model import Model
 from gmkcf_dask.results.training import Training
 from gmkcf_dask.store.features import StoredFeatures
@@ -38,12 +40,16 @@ from gmkcf_dask.store.object_storage import is_location, location
 class KernelSource(NamedTuple):
     """The kernels of a fit, what distinguishes them from others, and the training samples.
 
-    The last two are computed when they are called, and may read all of the data.
+    These two are computed when they are called, and may read all of the data. `stack_of` makes the
+    kernels for another number of clusters; None where they are the same. `kept` tells which samples
+    take part; None where all do.
     """
 
     stack: KernelStack
     identity: Callable[[], dict[str, Any]]
     training: Callable[[], Training]
+    stack_of: StackOf | None = None
+    kept: Mask | None = None
 
 
 def store_at(given: str | Path) -> KernelStore:
@@ -69,7 +75,8 @@ def parameters_of_store(manifest: Manifest, own: Mapping[str, Any]) -> dict[str,
     shared = [kernel for kernel in manifest.kernels if kernel.name in manifest.formulas]
     parameters: dict[str, Any] = {
         "precision": manifest.precision,
-        "block_size": manifest.block_size,
+        # factors have no tiles
+        "block_size": manifest.block_size if manifest.kernels else "auto",
     }
     for first in (shared or list(manifest.kernels))[:1]:
         parameters |= {"normalization": first.normalization, "scaling": first.scaling}

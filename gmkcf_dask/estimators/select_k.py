@@ -10,6 +10,7 @@ from gmkcf_dask.corpus import TextOptions
 from gmkcf_dask.estimators.base import listening, seed_of
 from gmkcf_dask.estimators.models import GMKCF
 from gmkcf_dask.events import Event
+from gmkcf_dask.methods.defaults import DEFAULT_ASSIGN, DEFAULT_KERNELS
 from gmkcf_dask.methods.select_k import (
     DEFAULT_KS,
     RESTARTS,
@@ -18,7 +19,10 @@ from gmkcf_dask.methods.select_k import (
     suggestion_job,
     validate_ks,
     validate_restarts,
+    validate_rule,
 )
+from gmkcf_dask.pipeline.wordless import only
+from gmkcf_dask.store.request import KernelRequest
 
 
 def suggest_k(
@@ -27,7 +31,8 @@ def suggest_k(
     *,
     n_restarts: int = RESTARTS,
     text: TextOptions | None = None,
-    kernels: Any = "paper12",
+    kernels: Any = DEFAULT_KERNELS,
+    assign: str = DEFAULT_ASSIGN,
     kernel_weights: Mapping[str, float] | None = None,
     normalization: str = "unit",
     scaling: str = "minmax",
@@ -46,7 +51,8 @@ def suggest_k(
     clusters over restarts, and the silhouette in V and in the kernel that separates them best; see
     `gmkcf_dask.methods.select_k`. The cost in sweeps over K_w is that of the longest of these
     runs, at most 62, and of one eigenproblem: two up to 1,000 samples, at most 61 above; and one
-    sweep over all kernels.
+    sweep over all kernels. The kernels of dense tables have a scale for each number of clusters:
+    every k is tried in its own, with sweeps of its own. One store serves all ks.
 
     Parameters
     ----------
@@ -58,7 +64,10 @@ def suggest_k(
         Runs for every k, at least 2.
     text : TextOptions, optional
         How texts become features.
-    kernels : str, list or "precomputed", default="paper12"
+    kernels : str, list, "precomputed" or "factored", default="local"
+    assign : {"spherical", "kmeans"}, default="spherical"
+        From rows of V to labels. The setting of the paper is kernels="paper12", assign="kmeans",
+        and for texts text=TextOptions(preset="plain").
     kernel_weights : mapping of str to float, optional
         Weights that GMKCF learned, by kernel name; the mean of all kernels is used without them.
     normalization, scaling, precision, block_size, store, callbacks, verbose
@@ -83,6 +92,7 @@ def suggest_k(
     """
     seed = seed_of(random_state)
     validate_restarts(n_restarts)
+    rule = validate_rule(assign)
     model = GMKCF(
         text=text,
         kernels=kernels,
@@ -98,13 +108,17 @@ def suggest_k(
     with listening(callbacks, verbose) as listen:
         data = model._kernel_data(X, listen)
         ks = validate_ks(ks, data.n_samples)
+        if isinstance(data, KernelRequest):
+            data = data.for_clusters(max(ks))
         job = suggestion_job(ks, data.n_samples, n_restarts)
         source = model._kernel_source(data, max(ks), job, listen)
         return suggest(
-            source.stack,
+            only(source.stack, source.kept),
             ks,
             n_restarts=n_restarts,
             seed=seed,
             weights=kernel_weights,
+            assign=rule,
+            stack_of=source.stack_of,
             listen=listen,
         )

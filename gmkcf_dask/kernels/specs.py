@@ -235,11 +235,23 @@ def local_kernels_for(X: Any) -> tuple[KernelSpec, ...]:
     """
     if not isinstance(X, np.ndarray):
         return LOCAL
-    squares = np.einsum("ij,ij->i", X, X)
-    unit = np.abs(squares - 1.0) <= _UNIT
+    squares = np.einsum("ij,ij->i", X, X, dtype=np.float64)
+    unit = np.abs(squares - 1.0) <= unit_tolerance(X)
     return LOCAL if bool((unit | (squares == 0.0)).all()) and bool(unit.any()) else HEAT
 
 
+def unit_tolerance(X: npt.NDArray[Any]) -> float:
+    """How far squared lengths of unit rows may be from 1, by the precision their values have.
+
+    Features are float64 by now; values that float16 or float32 can hold all came from there.
+    """
+    first = X[:_ROWS_LOOKED_AT]
+    with np.errstate(over="ignore"):
+        half = np.array_equal(first.astype(np.float16).astype(first.dtype), first)
+    return 4 * float(np.finfo(np.float16).eps) if half else _UNIT
+
+
+_ROWS_LOOKED_AT = 1000
 _UNIT = 1e-5
 """How far squared lengths of float32 rows may be from 1."""
 

@@ -20,7 +20,7 @@ from gmkcf_dask.compute.blas import one_blas_thread
 from gmkcf_dask.compute.costs import SHARED_BYTES, block_bytes
 from gmkcf_dask.compute.operators import FusedKernel, KernelStack
 from gmkcf_dask.errors import WeakClustersWarning
-from gmkcf_dask.methods.base import Clustering
+from gmkcf_dask.methods.base import Clustering, Method
 from gmkcf_dask.methods.factorize import FactorizationMethod
 from gmkcf_dask.methods.members import NO_CLUSTER, cluster_sizes, member_matrix
 from gmkcf_dask.system.arrays import Floats, Labels
@@ -32,14 +32,17 @@ BLOCKS_OF_A_PRODUCT = 4
 """Z, its product, the same at unit length, and what is summed on the way."""
 
 
-def judge(stack: KernelStack, method: FactorizationMethod, found: Clustering) -> Clustering:
+def judge(stack: KernelStack, method: Method, found: Clustering) -> Clustering:
     """The clustering with its contrast, and a warning where that is too low.
 
     One product of the fused kernel with n×(k + 1), of its own: nothing else changes by it.
     With solver="accelerated" a run that stopped on a plateau has not converged.
     """
     k, n = method.n_clusters, stack.n_samples
-    kernel = stack.fuse(fused_weights(method.name, found.weights), keep=False)
+    weights = fused_weights(method.name, found.weights)
+    # those of rmkkm can be too small for products; the contrast does not depend on their size
+    weights = weights if isinstance(method, FactorizationMethod) else weights / weights.max()
+    kernel = stack.fuse(weights, keep=False)
     diagonal = kernel.diagonal()
     scale = unit_scale(diagonal)
     share = 2.0 ** -np.ceil(np.log2(n))  # about 1/n, so that no sum overflows, and exact
@@ -54,14 +57,27 @@ def judge(stack: KernelStack, method: FactorizationMethod, found: Clustering) ->
     found = replace(found, contrast=value)
     if value is None or value >= LEAST_CONTRAST:
         return found
-    one = one_concept_objective(kernel.trace, row_sums)
-    slack = max(method.tol * found.objective, stack.error_floor * kernel.trace)
+    if isinstance(method, FactorizationMethod):
+        found = _converged_or_not(method, found, kernel.trace, row_sums, stack.error_floor)
+    warnings.warn(weak_clusters(method.name, found), WeakClustersWarning, stacklevel=3)
+    return found
+
+
+def _converged_or_not(
+    method: FactorizationMethod,
+    found: Clustering,
+    trace: float,
+    row_sums: Floats,
+    error_floor: float,
+) -> Clustering:
+    """Whether it stopped where a single concept is as good: a plateau is no convergence."""
+    one = one_concept_objective(trace, row_sums)
+    slack = max(method.tol * found.objective, error_floor * trace)
     if method.solver == "accelerated" and one - found.objective <= slack:
         best = int(np.argmin([run.objective for run in found.runs]))
         runs = list(found.runs)
         runs[best] = replace(runs[best], converged=False)
         found = replace(found, converged=False, runs=tuple(runs))
-    warnings.warn(weak_clusters(method.name, found), WeakClustersWarning, stacklevel=3)
     return found
 
 

@@ -163,7 +163,8 @@ def extension_of(method: Method, found: Clustering) -> tuple[Extension, Training
     basis, how = factors["extension"], (found.weights, method.assign, centres)
     if method.laplacian == "symmetric":
         return SpectralExtension(*how), TrainingFactors(basis)
-    with_degree = np.hstack([basis, np.ones((len(basis), 1))])
+    # a sample that took no part in the fit has a row of zeros
+    with_degree = np.hstack([basis, basis.any(axis=1, keepdims=True).astype(np.float64)])
     return UnnormalizedExtension(*how, factors["eigenvalues"]), TrainingFactors(with_degree)
 
 

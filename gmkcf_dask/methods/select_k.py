@@ -11,22 +11,26 @@ of V are taken as what they stand for, points Φ U v in kernel space, because Vs
 only be compared there. Clusters are also scored in every kernel on its own, and the best of these
 counts: it is enough that one kernel has the right scale.
 
+Heat kernels have a scale for every k, the time at which k clusters are left. There each k is tried
+and scored in its own kernels: in those of the largest k all smaller ones look too coarse.
+
 Cost, in sweeps over K_w: the eigenvectors (one for the degrees and, up to 1,000 samples, one more;
 above, at most 60) and then as many as the *longest* run of all ks and restarts takes alone: one to
 begin with, one or two per iteration, and one at its end. The reference ks have one run each and
 share these sweeps. Last, one sweep over all kernels. That holds for blocks that fit into memory
-together (`GROUP_BYTES`); more run in groups, one after the other.
+together (`GROUP_BYTES`); more run in groups, one after the other. So do ks with kernels of their
+own.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -40,18 +44,21 @@ from gmkcf_dask.compute.lockstep import SolverSteps, multiply_by, run_in_lockste
 from gmkcf_dask.compute.operators import FusedKernel, KernelStack, refuse_extremes
 from gmkcf_dask.errors import InputError, NumericsWarning
 from gmkcf_dask.events import Listener, StageProgress, ignore
-from gmkcf_dask.methods.assign import kmeans_labels
+from gmkcf_dask.methods.assign import KMEANS_STARTS, kmeans_labels, place_rows
 from gmkcf_dask.methods.base import MEAN, check_whole, fused_kernel, kernel_weights
 from gmkcf_dask.methods.factorize import SolverOptions, multiply, symmetric_product
 from gmkcf_dask.methods.init import Start, start_from_members
 from gmkcf_dask.methods.kcf import kcf
+from gmkcf_dask.methods.members import NO_CLUSTER, cluster_sizes, member_matrix
 from gmkcf_dask.methods.spectral import embed
-from gmkcf_dask.methods.spherical import unit_rows
-from gmkcf_dask.system.arrays import Floats
+from gmkcf_dask.methods.spherical import STARTS, spherical_kmeans, unit_rows
+from gmkcf_dask.system.arrays import Floats, Labels
 from gmkcf_dask.system.html import block, paragraph, table, text
 
-Labels = npt.NDArray[np.integer[Any]]
 Confidence = Literal["clear", "likely", "unsure"]
+Rule = Literal["spherical", "kmeans"]
+"""From rows to labels, see `assign`."""
+StackOf = Callable[[int], KernelStack]
 
 STAGE = "suggest"
 DEFAULT_KS = range(2, 16)
@@ -62,7 +69,8 @@ SAMPLE_SIZE = SILHOUETTE_SAMPLES
 """Samples that silhouettes in V are computed on, drawn at random where there are more."""
 GROUP_BYTES = SHARED_BYTES
 """For the blocks of runs that share sweeps, on the driver."""
-_KMEANS_STARTS = 5
+_STARTS = 5
+_STARTS_OF_ALL = {"kmeans": KMEANS_STARTS, "spherical": STARTS}
 
 BEHIND = 4
 """Eigenvalues behind the k-th that tell how fast they fall where there is no gap."""
@@ -102,7 +110,7 @@ class KSuggestion:
     eigengap, stability, silhouette, score : tuple of float
         For every k; the silhouette is the mean of the one in V and the one in the best kernel.
     eigenvalues : tuple of float
-        Of D^-½ K_w D^-½, largest first.
+        Of D^-½ K_w D^-½, largest first; of the largest k, where each k has kernels of its own.
     n_samples : int
     kernel_weights : dict of str to float
         The weights of K_w.
@@ -198,6 +206,8 @@ def suggest(
     n_restarts: int = RESTARTS,
     seed: int = 0,
     weights: Mapping[str, float] | None = None,
+    assign: Rule = "spherical",
+    stack_of: StackOf | None = None,
     listen: Listener = ignore,
 ) -> KSuggestion:
     """Suggest a k for kernels.
@@ -213,6 +223,10 @@ def suggest(
     weights : mapping of str to float, optional
         Weights w that GMKCF learned, by name: K_w = Σ w_i² K^i, scaled. The mean of all kernels
         unless given.
+    assign : {"spherical", "kmeans"}
+        How rows of V become labels.
+    stack_of : callable, optional
+        The kernels for k clusters, where they are not the same for all ks.
     listen : Listener
 
     Returns
@@ -222,23 +236,53 @@ def suggest(
     n = stack.n_samples
     ks = validate_ks(ks, n)
     validate_restarts(n_restarts)
+    validate_rule(assign)
     refuse_extremes(stack)
     used = fused_weights(stack, weights)
-    with fused_kernel(stack, used) as kernel, one_blas_thread(), warnings.catch_warnings():
+    # a k that serves as a reference only needs no restarts
+    restarts = dict.fromkeys((j for k in ks for j in references_of(k, n)), 1)
+    restarts |= dict.fromkeys(ks, n_restarts)
+    together = [restarts] if stack_of is None else [{k: restarts[k]} for k in sorted(restarts)]
+    streams = np.random.SeedSequence(seed).spawn(max(restarts) + 1)
+    drawn = np.random.default_rng(streams[0]).choice(n, min(n, SAMPLE_SIZE), replace=False)
+    sample = np.sort(drawn)  # the samples that silhouettes in V are computed on
+    trials: dict[int, KTrial] = {}
+    gaps: dict[int, float] = {}
+    in_kernels: dict[int, float] = {}
+    total = sum(restarts.values())
+    listen(StageProgress(STAGE, 0, total, unit="runs"))
+    with one_blas_thread(), warnings.catch_warnings():
         # a guide: runs are cut off early, and ks that are too large have empty clusters
         warnings.simplefilter("ignore", ConvergenceWarning)
         warnings.simplefilter("ignore", NumericsWarning)
-        eigenvalues, trials, sample = _run_trials(
-            kernel, ks, n_restarts, seed, used, stack.error_floor, listen
-        )
+        for group in together:
+            own = [k for k in ks if k in group]
+            kernels = stack if stack_of is None else stack_of(max(group))
+            done = sum(restarts[k] for k in trials)
+
+            def report(event: object, before: int = done) -> None:
+                if isinstance(event, StageProgress):
+                    listen(StageProgress(STAGE, before + event.done, total, unit="runs"))
+
+            with fused_kernel(kernels, used) as kernel:
+                values, found = _run_trials(
+                    kernel, group, own or list(group), streams, sample, used,
+                    kernels.error_floor, assign, listen, report,
+                )  # fmt: skip
+            trials |= found
+            listen(StageProgress(STAGE, sum(restarts[k] for k in trials), total, unit="runs"))
+            if own:
+                eigenvalues = values
+                gaps |= dict(zip(own, eigengaps(values, own), strict=True))
+                in_kernels |= _best_kernel_silhouettes(kernels, found, own)
         in_V = silhouettes(trials, ks, sample)
-        in_kernels = _best_kernel_silhouettes(stack, trials, ks)
+    sizes = (cluster_sizes(trials[k].labels[0], k) for k in ks)
     return recommend(
         ks,
-        eigengaps(eigenvalues, ks),
+        np.array([gaps[k] for k in ks]),
         np.array([stability(trials[k].labels) for k in ks]),
-        (in_V + in_kernels) / 2,
-        np.array([np.bincount(trials[k].labels[0]).max() for k in ks]) / n,
+        (in_V + np.array([in_kernels[k] for k in ks])) / 2,
+        np.array([own.max() for own in sizes]) / n,
         eigenvalues=tuple(eigenvalues.tolist()),
         n_samples=n,
         kernel_weights=dict(zip(stack.names, used.tolist(), strict=True)),
@@ -291,6 +335,14 @@ def validate_restarts(n_restarts: object) -> None:
         raise InputError("n_restarts must be at least 2: stability compares restarts")
 
 
+def validate_rule(assign: object) -> Rule:
+    """Reject what is no rule from rows to labels here."""
+    for rule in get_args(Rule):
+        if isinstance(assign, str) and assign == rule:
+            return cast(Rule, rule)
+    raise InputError(f"assign must be one of {', '.join(get_args(Rule))}, not {assign!r}")
+
+
 def fused_weights(stack: KernelStack, learned: Mapping[str, float] | None) -> Floats:
     """The weights of K_w, sum 1, shape (m,)."""
     if learned is None:
@@ -309,14 +361,17 @@ def fused_weights(stack: KernelStack, learned: Mapping[str, float] | None) -> Fl
 
 def _run_trials(
     kernel: FusedKernel,
+    restarts: Mapping[int, int],
     ks: Sequence[int],
-    n_restarts: int,
-    seed: int,
+    streams: Sequence[np.random.SeedSequence],
+    sample: npt.NDArray[np.intp],
     weights: Floats,
     rounding: float,
+    rule: Rule,
     listen: Listener,
-) -> tuple[Floats, dict[int, KTrial], npt.NDArray[np.intp]]:
-    """Eigenvalues; the runs of all ks and their references, by k; and the sample of their points.
+    report: Callable[[object, int], None],
+) -> tuple[Floats, dict[int, KTrial]]:
+    """Eigenvalues, enough for `ks`; and the runs of every k in `restarts`, by k.
 
     Every run starts from its own share of the eigenvectors.
     """
@@ -324,33 +379,21 @@ def _run_trials(
     size = min(n, max(ks) + 1 + BEHIND)
     steps = embed(kernel, size, "symmetric", rounding, listen=listen, must_converge=False)
     spectrum = run_solver(steps, kernel)
-    # a k that serves as a reference only needs no restarts
-    restarts = dict.fromkeys((j for k in ks for j in references_of(k, n)), 1)
-    restarts |= dict.fromkeys(ks, n_restarts)
-    streams = np.random.SeedSequence(seed).spawn(max(restarts) + 1)
-    drawn = np.random.default_rng(streams[0]).choice(n, min(n, SAMPLE_SIZE), replace=False)
-    sample = np.sort(drawn)  # the samples that silhouettes in V are computed on
     runs: dict[int, list[tuple[float, Labels, Floats]]] = {k: [] for k in sorted(restarts)}
-    done, total = 0, sum(restarts.values())
-
-    def report(event: object, before: int) -> None:
-        if isinstance(event, StageProgress):
-            listen(StageProgress(STAGE, before + event.done, total, unit="runs"))
-
+    n_restarts = max(restarts.values())
+    done = 0
     max_columns = GROUP_BYTES // (8 * RUN_BLOCKS[STAGE] * n * n_restarts)
     for group in group_ks(sorted(restarts, reverse=True), max_columns):
         starts = [
-            (k, _seed_of(stream), _half_start(spectrum.vectors[:, :k], stream, full=r == 0))
+            (k, _seed_of(stream), _half_start(spectrum.vectors[:, :k], stream, rule, full=r == 0))
             for k in group
             for r, stream in enumerate(streams[k].spawn(restarts[k]))
         ]
         generators = [
-            _run(kernel, start, k, weights, rounding, own_seed, sample)
+            _run(kernel, start, k, weights, rounding, own_seed, sample, rule)
             for k, own_seed, start in starts
         ]
-        results = run_in_lockstep(
-            generators, multiply_by(kernel), partial(report, before=done), STAGE
-        )
+        results = run_in_lockstep(generators, multiply_by(kernel), partial(report, done), STAGE)
         for (k, _, _), run in zip(starts, results, strict=True):
             runs[k].append(run)
         done += len(results)
@@ -358,7 +401,7 @@ def _run_trials(
     for k, ended in runs.items():
         best_first = sorted(ended, key=itemgetter(0))
         trials[k] = KTrial(tuple(labels for _, labels, _ in best_first), best_first[0][2])
-    return 1.0 - spectrum.eigenvalues, trials, sample
+    return 1.0 - spectrum.eigenvalues, trials
 
 
 def _run(
@@ -369,6 +412,7 @@ def _run(
     rounding: float,
     seed: int,
     sample: npt.NDArray[np.intp],
+    rule: Rule,
 ) -> SolverSteps[tuple[float, Labels, Floats]]:
     """The objective, labels and points of one short run; all else of size n×k is released."""
     # V is not polished: that takes a small problem for each of the n samples
@@ -377,7 +421,7 @@ def _run(
     )
     run = yield from kcf(kernel, start, options, weights, rounding)
     KU = yield from multiply(kernel, run.U)
-    labels = kmeans_labels(run.V, k, seed, _KMEANS_STARTS)
+    labels = _labels(run.V, k, seed, rule, _STARTS)
     points = concept_points(run.V[sample], symmetric_product(run.U, KU.full))
     return run.objective, labels, points
 
@@ -393,7 +437,15 @@ def group_ks(ks: Sequence[int], max_sum: int) -> Iterator[list[int]]:
     yield group
 
 
-def _half_start(vectors: Floats, stream: np.random.SeedSequence, *, full: bool) -> Start:
+def _labels(rows: Floats, k: int, seed: int, rule: Rule, n_init: int) -> Labels:
+    if rule == "kmeans":
+        return kmeans_labels(rows, k, seed, n_init)
+    return place_rows(rows, rule, spherical_kmeans(rows, k, seed, n_init))[0]
+
+
+def _half_start(
+    vectors: Floats, stream: np.random.SeedSequence, rule: Rule, *, full: bool
+) -> Start:
     """A spectral start with clusters of a random half of the samples, or of all.
 
     One start of K-means only: real clusters show in every half, and where there are none every
@@ -404,7 +456,10 @@ def _half_start(vectors: Floats, stream: np.random.SeedSequence, *, full: bool) 
     state = _seed_of(stream)
     half = np.random.default_rng(stream).permutation(n)[: max(k, (n + 1) // 2)]
     if full:
-        return start_from_members(rows, kmeans_labels(rows, k, state))
+        return start_from_members(rows, _labels(rows, k, state, rule, _STARTS_OF_ALL[rule]))
+    if rule == "spherical":
+        centres = spherical_kmeans(rows[half], k, state, n_init=1)
+        return start_from_members(rows, place_rows(rows, rule, centres)[0])
     model = KMeans(n_clusters=k, n_init=1, random_state=state).fit(rows[half])
     return start_from_members(rows, model.predict(rows))
 
@@ -416,7 +471,7 @@ def _seed_of(stream: np.random.SeedSequence) -> int:
 
 def _best_kernel_silhouettes(
     stack: KernelStack, trials: Mapping[int, KTrial], ks: Sequence[int]
-) -> Floats:
+) -> dict[int, float]:
     """Silhouette of the best clustering of every k in the kernel that separates it best.
 
     One sweep over all kernels, or a few where the products would not fit into memory.
@@ -426,14 +481,14 @@ def _best_kernel_silhouettes(
     best: dict[int, float] = {}
     for group in group_ks(ks, min(stack.most_columns, GROUP_BYTES // (8 * (m + 1) * n))):
         labels = [trials[k].labels[0] for k in group]
-        members = np.hstack([np.eye(k)[own] for k, own in zip(group, labels, strict=True)])
+        members = np.hstack([member_matrix(own, k) for k, own in zip(group, labels, strict=True)])
         products = stack.matmul_each(members)
         for k, end, own in zip(group, np.cumsum(group), labels, strict=True):
             best[k] = max(
                 kernel_silhouette(product[:, end - k : end], diagonal, own)
                 for product, diagonal in zip(products, diagonals, strict=True)
             )
-    return np.array([best[k] for k in ks])
+    return best
 
 
 # the criteria
@@ -471,26 +526,32 @@ def concept_points(V: Floats, UtKU: Floats) -> Floats:
 def silhouette(distances: Floats, labels: Labels) -> float:
     """Mean silhouette of s samples (Rousseeuw 1987) from their distances, shape (s, s).
 
-    0 for one that is alone, or without others.
+    0 for one that is alone, or without others. Samples without a cluster are left out.
     """
-    used, labels = np.unique(labels, return_inverse=True)
+    placed = labels != NO_CLUSTER
+    if not placed.all():
+        distances, labels = distances[np.ix_(placed, placed)], labels[placed]
+    used, own = np.unique(labels, return_inverse=True)
     if len(used) < 2:
         return 0.0
-    member = np.eye(len(used))[labels]
-    size, rows = member.sum(axis=0), np.arange(len(labels))
+    member = np.eye(len(used))[own]
+    size, rows = member.sum(axis=0), np.arange(len(own))
     sums = distances @ member
-    inside = sums[rows, labels] / np.maximum(size[labels] - 1, 1)
+    inside = sums[rows, own] / np.maximum(size[own] - 1, 1)
     means = sums / size
-    means[rows, labels] = np.inf
-    return _mean_silhouette(inside, means.min(axis=1), size[labels])
+    means[rows, own] = np.inf
+    return _mean_silhouette(inside, means.min(axis=1), size[own])
 
 
 def kernel_silhouette(KH: Floats, diagonal: Floats, labels: Labels) -> float:
     """Mean silhouette of all samples in a kernel's own space, by mean *squared* distances.
 
     These follow from K's diagonal and from K H, shape (n, k), where H_jc is 1 for the samples j of
-    cluster c and 0 elsewhere.
+    cluster c and 0 elsewhere. Samples without a cluster are left out.
     """
+    placed = labels != NO_CLUSTER
+    if not placed.all():
+        KH, diagonal, labels = KH[placed], diagonal[placed], labels[placed]
     k, rows = KH.shape[1], np.arange(len(labels))
     size = np.bincount(labels, minlength=k).astype(np.float64)
     lengths = np.bincount(labels, weights=diagonal, minlength=k)

@@ -26,6 +26,7 @@ from gmkcf_dask.compute.eigen import DIRECT, Eigenpairs, Matrix, fix_signs, lead
 from gmkcf_dask.compute.factored import FusedFactors
 from gmkcf_dask.compute.lockstep import ProductRequest, SolverSteps
 from gmkcf_dask.compute.operators import FusedKernel
+from gmkcf_dask.compute.subset import FusedSubset
 from gmkcf_dask.errors import HopelessInputError, InputError
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.methods.assign import check_assign, cluster_rows
@@ -175,13 +176,17 @@ def eigenpairs_of_kernel(
     listen: Listener = ignore,
 ) -> SolverSteps[Eigenpairs]:
     """The k leading eigenpairs of a kernel itself: from its factors, or by products with it."""
-    if not isinstance(kernel, FusedFactors):
+    # samples that are left out have rows of zeros in factors of features
+    factors = kernel.whole if isinstance(kernel, FusedSubset) else kernel
+    if not isinstance(factors, FusedFactors):
         diagonal = kernel.diagonal()
         n = len(diagonal)
         A, unknown = Matrix(np.ones(n), np.zeros(n), diagonal), np.empty((n, 0))
         steps = leading_eigenpairs(A, k, unknown, rounding, direct=direct, listen=listen)
         return (yield from steps)
-    values, vectors = kernel.leading_eigenpairs(k)
+    values, vectors = factors.leading_eigenpairs(k)
+    if isinstance(kernel, FusedSubset):
+        vectors = vectors[kernel.kept]
     missing = k - len(values)  # factors with fewer columns than that
     values = np.pad(values, (0, missing))
     vectors = fix_signs(np.pad(vectors, ((0, 0), (0, missing))))

@@ -36,6 +36,7 @@ from gmkcf_dask.methods.defaults import DEFAULT_KERNELS, DEFAULTS, PAPER, PAPER_
 from gmkcf_dask.methods.registry import METHODS, make_preset_method
 from gmkcf_dask.pipeline.fitting import fit
 from gmkcf_dask.pipeline.planning import job_of
+from gmkcf_dask.pipeline.wordless import Mask
 from gmkcf_dask.results.comparison import ComparedRun, Comparison, agreement_of
 from gmkcf_dask.results.metrics import scores
 from gmkcf_dask.store.request import KernelRequest
@@ -117,7 +118,8 @@ def _local_only(request: KernelRequest) -> KernelRequest:
         normalization="unit",
         scaling="minmax",
         merge_duplicates=0.0,
-        precision="float32" if request.precision == "compact" else request.precision,
+        precision="float32",
+        block=None,
     )
 
 
@@ -152,6 +154,7 @@ def compare_methods(
     *,
     labels: Sequence[str] | None = None,
     skipped: Sequence[str] = (),
+    kept: Mask | None = None,
     listen: Listener = ignore,
 ) -> Comparison:
     """Fit every method to the kernels of every preset, and measure all labels alike.
@@ -166,6 +169,8 @@ def compare_methods(
         Known ones, for scores.
     skipped : sequence of str
         What could not be made, in one sentence each.
+    kept : ndarray of bool, shape (n,), optional
+        Which samples take part; see `wordless`.
     listen : Listener
 
     Returns
@@ -184,7 +189,7 @@ def compare_methods(
     total = len(stacks) * len(methods)
     for done, (preset, name) in enumerate(product(stacks, methods), 1):
         try:
-            runs.append(_run(stacks[preset], name, preset, k, seed, labels, listen))
+            runs.append(_run(stacks[preset], name, preset, k, seed, labels, kept, listen))
         except _CANNOT_RUN as error:
             failed = error
             sentences.append(f"{name}_{preset}: {error}")
@@ -215,6 +220,7 @@ def _run(
     k: int,
     seed: int,
     labels: Sequence[str] | None,
+    kept: Mask | None,
     listen: Listener,
 ) -> ComparedRun:
     begun = time.perf_counter()
@@ -222,7 +228,7 @@ def _run(
         # columns of the table say as much
         for category in (ConvergenceWarning, NumericsWarning, WeakClustersWarning):
             warnings.simplefilter("ignore", category)
-        (found,) = fit(stack, _method(name, preset, k), [seed], (MEAN,), listen)
+        (found,) = fit(stack, _method(name, preset, k), [seed], (MEAN,), listen, kept=kept)
     return ComparedRun(
         name,
         preset,

@@ -30,11 +30,11 @@ from gmkcf_dask.methods.base import (
 )
 from gmkcf_dask.methods.checkpointing import NO_CHECKPOINTS, Checkpoints
 from gmkcf_dask.methods.contrast import judge
-from gmkcf_dask.methods.factorize import FactorizationMethod
 from gmkcf_dask.methods.members import NO_CLUSTER
 from gmkcf_dask.pipeline.kernels import stored_kernels
 from gmkcf_dask.pipeline.planning import job_of, store_plan
 from gmkcf_dask.pipeline.reports import add_insight, store_name, store_samples
+from gmkcf_dask.pipeline.wordless import Mask, documents_with_words, for_all, for_only, only
 from gmkcf_dask.results.checkpoints import (
     FOLDER as CHECKPOINT,
     has_checkpoint,
@@ -60,20 +60,21 @@ def fit(
     kernels: Sequence[str] = (MEAN,),
     listen: Listener = ignore,
     checkpoints: Checkpoints = NO_CHECKPOINTS,
+    kept: Mask | None = None,
 ) -> list[Clustering]:
     """Any method on any operator: one clustering per kernel (where it uses one) and seed.
 
-    Of factorizations each clustering is judged, for one product more: see `contrast`.
+    Each clustering is judged, for one product more: see `contrast`. Samples that are not `kept`
+    take no part: see `wordless`.
     """
+    stack, method = only(stack, kept), for_only(method, kept)
     refuse_extremes(stack)
     if isinstance(method, SingleKernelMethod):
         clusterings = method.fit(stack, seeds, kernels, listen, checkpoints)
     else:
         assert isinstance(method, MultipleKernelMethod)
         clusterings = method.fit(stack, seeds, listen, checkpoints)
-    if isinstance(method, FactorizationMethod):
-        return [judge(stack, method, found) for found in clusterings]
-    return clusterings
+    return [for_all(judge(stack, method, clustering), kept) for clustering in clusterings]
 
 
 def store_identity(store: KernelStore) -> dict[str, Any]:
@@ -227,9 +228,16 @@ def fit_into(
                 notes=notes,
                 warned=warned,
             )
+            kept = documents_with_words(store)
             with checkpoints.until_done():
                 clusterings = fit(
-                    stack, options.method, [options.seed], options.kernels, listen, checkpoints
+                    stack,
+                    options.method,
+                    [options.seed],
+                    options.kernels,
+                    listen,
+                    checkpoints,
+                    kept,
                 )
         notes = checkpoints.notes
         if len(clusterings) > 1:

@@ -156,7 +156,7 @@ def stored_kernels(
 ) -> KernelStack:
     """Kernels of a store as the plan wants them, in memory or through Dask: the same bits."""
     if isinstance(plan, FactorPlan):
-        factored = _stored_factors(store, plan, resources)
+        factored = stored_factors(store, plan, resources)
         if plan.tiles is None:
             return factored
         return CombinedKernels(stored_kernels(store, plan.tiles, resources), factored)
@@ -173,7 +173,8 @@ def stored_kernels(
     )
 
 
-def _stored_factors(store: KernelStore, plan: FactorPlan, resources: Resources) -> FactoredKernels:
+def stored_factors(store: KernelStore, plan: FactorPlan, resources: Resources) -> FactoredKernels:
+    """The factored kernels of a store for the clusters of a plan."""
     kinds = {record.name: record.kind for record in store.manifest.factored}
     arrays = store.factors()
     if plan.kernels_in_memory:

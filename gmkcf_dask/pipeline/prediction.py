@@ -21,7 +21,9 @@ from gmkcf_dask.kernels.factor_cross import TrainingFactors
 from gmkcf_dask.kernels.factored import array_of
 from gmkcf_dask.kernels.features import ArrayFeatures
 from gmkcf_dask.kernels.specs import FunctionKernel, factor_specs, is_one_matrix
+from gmkcf_dask.methods.members import NO_CLUSTER
 from gmkcf_dask.methods.predict import CentreExtension, extension_of
+from gmkcf_dask.pipeline.wordless import rows_with_words
 from gmkcf_dask.results.saved_model import Model
 from gmkcf_dask.results.training import Training
 from gmkcf_dask.store.features import StoredFeatures
@@ -91,6 +93,12 @@ def predict(
         X, cross, known, extension, runner, listen, edge=own_edge, diagonal=diagonal
     )
     labels, sure = extension.place(rows)
+    reading = model.training.reading
+    kept = rows_with_words(X, None if reading is None else reading.options)
+    if kept is not None:
+        labels, sure = np.where(kept, labels, NO_CLUSTER), np.where(kept, sure, 0.0)
+        if not isinstance(extension, CentreExtension):
+            rows = np.where(kept[:, None], rows, 0.0)
     return Prediction(labels, rows, sure)
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from uuid import uuid4
 
 import numpy as np
 
 from gmkcf_dask.corpus.model import Corpus
-from gmkcf_dask.errors import InputError
+from gmkcf_dask.errors import DataWarning, InputError
 from gmkcf_dask.kernels.factored import FactorKind
 from gmkcf_dask.kernels.features import ArrayFeatures, Features, NoFeatures
 from gmkcf_dask.kernels.specs import (
@@ -109,6 +110,8 @@ class KernelRequest:
             refuse_extreme(self.corpus.X)
         if not self.kernels:
             self._refuse_tile_options()
+        elif self.factored:
+            self._tell_of_tile_options()
 
     def _expanded(self) -> tuple[KernelSpec, ...]:
         """The specs, with the local kernels that suit the data for their set."""
@@ -122,21 +125,42 @@ class KernelRequest:
                 specs += local_kernels_for(self.corpus.X)
         return tuple(specs)
 
+    def _tile_options(self) -> list[str]:
+        """Options of tiles that change their values and are not at their defaults."""
+        defaults = {
+            "normalization": "unit",
+            "scaling": "minmax",
+            "merge_duplicates": 0.0,
+            "precision": "float32",
+        }
+        given = {name: getattr(self, name) for name in defaults}
+        return [f"{name}={given[name]!r}" for name in defaults if given[name] != defaults[name]]
+
     def _refuse_tile_options(self) -> None:
         """Options of tiles have no meaning where all kernels are factored."""
-        defaults = {"normalization": "unit", "scaling": "minmax", "merge_duplicates": 0.0}
-        for name, default in defaults.items():
-            if getattr(self, name) != default:
-                raise InputError(
-                    f"{name}={getattr(self, name)!r} has no meaning for the kernels "
-                    f"{', '.join(spec.name for spec in self.specs)}: leave it out, or choose other "
-                    "kernels such as paper12"
-                )
-        if self.precision == "compact":
+        edge = [] if self.block is None else [f"block size {self.block}"]
+        for option in (*self._tile_options(), *edge):
             raise InputError(
-                "precision='compact' is for kernels in tiles: leave it out, or choose other "
-                "kernels such as paper12"
+                f"{option} has no meaning for the kernels {', '.join(self.names)}: leave it out, "
+                "or choose other kernels such as paper12"
             )
+
+    def _tell_of_tile_options(self) -> None:
+        """Some kernels have such options and others do not."""
+        given = self._tile_options()
+        if given:
+            warnings.warn(
+                f"{' and '.join(given)} is for {', '.join(s.name for s in self.tiled)} alone: "
+                f"{', '.join(self.factored)} have no such option",
+                DataWarning,
+                stacklevel=4,
+            )
+
+    def for_clusters(self, n_clusters: int) -> KernelRequest:
+        """The same with columns for so many clusters, if there are fewer."""
+        if n_clusters <= self.max_clusters:
+            return self
+        return replace(self, max_clusters=n_clusters)
 
     @property
     def n_samples(self) -> int:

@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner
 
 from gmkcf_dask.cli import main
-from gmkcf_dask.methods import factorize
 from gmkcf_dask.pipeline import predict_file
 from gmkcf_dask.results.run_folder import read_insight, read_result
 
@@ -38,23 +37,7 @@ def texts(tmp_path_factory):
 
 
 @pytest.fixture
-def no_direction(monkeypatch):
-    """A method that gives these documents no cluster."""
-    conclude = factorize.FactorizationMethod.conclude
-
-    def cut(self, run, seed, listen):
-        V = run.V.copy()
-        V[list(EMPTY)] = 0.0
-        labels, factors = conclude(self, replace(run, V=V), seed, listen)
-        labels = labels.copy()
-        labels[list(EMPTY)] = -1
-        return labels, factors
-
-    monkeypatch.setattr(factorize.FactorizationMethod, "conclude", cut)
-
-
-@pytest.fixture
-def run(texts, tmp_path, no_direction):
+def run(texts, tmp_path):
     out = tmp_path / "run"
     words = ("run", texts, "--out", out, "-k", 3, "--kernels", "cosine,rbf_1", "--min-df", 2)
     return out, gmkcf(*words, "--max-iter", 20)
@@ -74,6 +57,67 @@ def test_a_run_counts_and_lists_them(run):
     assert "2 documents have no usable words" in (out / "report.html").read_text()
 
 
+@pytest.mark.parametrize("kernels", ["local", "paper12"])
+@pytest.mark.parametrize("method", ["gmkcf", "kcf", "kkm", "sc", "coreg", "rmkkm"])
+def test_it_is_so_for_every_method(texts, tmp_path, method, kernels):
+    out = tmp_path / "run"
+    words = (
+        "run",
+        texts,
+        "--out",
+        out,
+        "-k",
+        3,
+        "--method",
+        method,
+        "--kernels",
+        kernels,
+        "--min-df",
+        2,
+    )
+    assert "2 documents have no usable words and belong to no cluster." in gmkcf(*words)
+    labels = dict(line.split(",") for line in (out / "labels.csv").read_text().split()[1:])
+    assert [name for name, label in labels.items() if label == "-1"] == ["d4", "d9"]
+    if method == "coreg":  # places no new samples
+        return
+    gmkcf("predict", out, texts, "--out", tmp_path / "new.csv")
+    again = [line.split(",") for line in (tmp_path / "new.csv").read_text().split()[1:]]
+    assert {name: label for name, label, _ in again if name in ("d4", "d9")} == {
+        "d4": "-1",
+        "d9": "-1",
+    }
+    assert sum(label == labels[name] for name, label, _ in again) >= 29
+
+
+@pytest.mark.parametrize("method", ["gmkcf", "kkm", "sc"])
+def test_paper_clusters_them_like_others(texts, tmp_path, method):
+    out = tmp_path / "run"
+    gmkcf("run", texts, "--out", out, "-k", 3, "--method", method, "--paper", "--min-df", 2)
+    assert read_result(out).n_without_cluster == 0
+    gmkcf("predict", out, texts, "--out", tmp_path / "new.csv")
+    assert "-1" not in (tmp_path / "new.csv").read_text()
+
+
+def test_fewer_documents_with_words_than_clusters_are_refused(tmp_path):
+    path = tmp_path / "news.jsonl"
+    texts = ["goal match"] * 2 + [f"alone{i}" for i in range(3)]
+    path.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    words = ("run", path, "--out", tmp_path / "run", "-k", 3, "--kernels", "paper12")
+    result = CliRunner().invoke(main, [*map(str, words), "--min-df", "2"])
+    assert result.exit_code == 2
+    assert "only 2 of 5 documents have words to be clustered by" in result.stderr
+
+
+def test_comparisons_and_suggestions_leave_them_out(texts, tmp_path):
+    out = tmp_path / "compared"
+    gmkcf("compare", texts, "-k", 3, "--out", out, "--min-df", 2)
+    for file in out.glob("labels_*.csv"):
+        labels = dict(line.split(",") for line in file.read_text().split()[1:])
+        assert [name for name, label in labels.items() if label == "-1"] == ["d4", "d9"], file
+    gmkcf("suggest-k", texts, "--ks", "2-5", "--restarts", 2, "--out", out, "--min-df", 2)
+    assert json.loads((out / "suggest_k.json").read_text())["n_samples"] == 28
+
+
 def test_score_prints_the_coverage(run):
     out, _ = run
     assert "coverage 0.9333" in gmkcf("score", out)
@@ -87,16 +131,38 @@ def test_score_is_silent_where_all_have_a_cluster(texts, tmp_path):
     assert "coverage" not in gmkcf("score", out)
 
 
-def test_the_last_line_of_json_tells_them(texts, tmp_path, no_direction):
-    words = ("run", texts, "--out", tmp_path / "run", "-k", 3, "--kernels", "cosine", "--json")
-    # from random numbers: a spectral start has a cluster for each of these documents
-    last = json.loads(gmkcf(*words, "--max-iter", 10, "--init", "random").splitlines()[-1])
+def test_the_last_line_of_json_tells_them(texts, tmp_path):
+    words = (
+        "run",
+        texts,
+        "--out",
+        tmp_path / "run",
+        "-k",
+        3,
+        "--kernels",
+        "cosine",
+        "--json",
+        "--min-df",
+        2,
+    )
+    last = json.loads(gmkcf(*words, "--max-iter", 10).splitlines()[-1])
     assert (last["n_without_cluster"], last["n_clusters"]) == (2, 3)
     assert last["coverage"] == pytest.approx(28 / 30)
 
 
-def test_one_line_for_each_kernel_tells_them(texts, tmp_path, no_direction):
-    words = ("run", texts, "--out", tmp_path / "run", "-k", 3, "--kernels", "cosine,rbf_1")
+def test_one_line_for_each_kernel_tells_them(texts, tmp_path):
+    words = (
+        "run",
+        texts,
+        "--out",
+        tmp_path / "run",
+        "-k",
+        3,
+        "--kernels",
+        "cosine,rbf_1",
+        "--min-df",
+        2,
+    )
     shown = gmkcf(*words, "--max-iter", 10, "--method", "kcf", "--kernel", "all")
     assert shown.count("2 without a cluster") == 2
 

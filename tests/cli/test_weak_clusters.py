@@ -32,8 +32,9 @@ def run(tmp_path):
     return run
 
 
-def test_terminal_results_and_report_say_so_once(run):
-    out, result = run("rbf_0.01", "--method", "kcf")
+@pytest.mark.parametrize("method", ["kcf", "kkm", "sc", "coreg", "rmkkm"])
+def test_terminal_results_and_report_say_so_once(run, method):
+    out, result = run("rbf_0.01", "--method", method)
     assert result.stderr.count(SENTENCE) == 1
     kept, insight = read_result(out), read_insight(out)
     assert [SENTENCE in note for note in kept.warnings].count(True) == 1

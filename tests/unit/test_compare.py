@@ -167,10 +167,10 @@ def test_a_method_that_cannot_run_is_left_out_with_one_sentence(data, monkeypatc
     X, _ = data
     real = comparing.fit
 
-    def fit(stack, method, *rest):
+    def fit(stack, method, *rest, **more):
         if method.name == "sc":
             raise HopelessInputError("row 3 sums to -1")
-        return real(stack, method, *rest)
+        return real(stack, method, *rest, **more)
 
     monkeypatch.setattr(comparing, "fit", fit)
     found = compare(X, 3, methods=["kkm", "sc"], presets=["local"])

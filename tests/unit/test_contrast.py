@@ -11,7 +11,16 @@ from helpers.problems import dense, kernels, tiled
 from sklearn.datasets import load_digits, load_iris, make_blobs
 from sklearn.preprocessing import StandardScaler
 
-from gmkcf_dask import GMKCF, KCF, KernelKMeans, load, pipeline
+from gmkcf_dask import (
+    GMKCF,
+    KCF,
+    CoregSpectralClustering,
+    KernelKMeans,
+    KernelSpectralClustering,
+    RobustMultipleKernelKMeans,
+    load,
+    pipeline,
+)
 from gmkcf_dask.compute.factored import FactoredKernels, MemoryFactors
 from gmkcf_dask.errors import WeakClustersWarning
 from gmkcf_dask.methods.base import MEAN
@@ -207,12 +216,39 @@ def test_notebook_report_and_saved_model_say_so(tmp_path):
     assert load(tmp_path / "model").contrast_ == model.contrast_
 
 
-def test_clear_clusters_and_other_methods_say_nothing():
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        GMKCF(3, kernels=["rbf_1", "cosine"], random_state=0),
+        KCF(3, kernel="rbf_1", random_state=0),
+        KernelKMeans(3, kernel="rbf_1", n_init=5, random_state=0),
+        KernelSpectralClustering(3, kernel="rbf_1", random_state=0),
+        CoregSpectralClustering(3, kernels=["rbf_1", "cosine"], random_state=0),
+        RobustMultipleKernelKMeans(3, kernels=["rbf_1", "cosine"], n_init=5, random_state=0),
+    ],
+    ids=lambda estimator: estimator.method_name,
+)
+def test_clear_clusters_say_nothing(estimator):
     X = make_blobs(60, 4, centers=3, random_state=0)[0]
     with warnings.catch_warnings():
         warnings.simplefilter("error", WeakClustersWarning)
-        model = GMKCF(3, kernels=["rbf_1", "cosine"], random_state=0).fit(X)
-        other = KernelKMeans(3, kernel="rbf_0.01", random_state=0).fit(X)
+        model = estimator.fit(X)
     assert model.contrast_ > 0.5
-    assert other.contrast_ is None
     assert not any("hardly closer" in note for note in model.explain()["warnings"])
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        KernelKMeans(3, kernel="rbf_0.01", random_state=0),
+        KernelSpectralClustering(3, kernel="rbf_0.01", random_state=0),
+        CoregSpectralClustering(3, kernels=["rbf_0.01"], random_state=0),
+        RobustMultipleKernelKMeans(3, kernels=["rbf_0.01", "rbf_0.02"], random_state=0),
+    ],
+    ids=lambda estimator: estimator.method_name,
+)
+def test_every_method_is_judged(estimator):
+    X = make_blobs(60, 4, centers=3, random_state=0)[0]
+    with pytest.warns(WeakClustersWarning, match=f"of {estimator.method_name.upper()}"):
+        model = estimator.fit(X)
+    assert model.contrast_ < 0.1

@@ -11,10 +11,11 @@ from gmkcf_dask.cluster import threads
 from gmkcf_dask.compute.factor_plan import factor_sizes
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.corpus.model import Corpus
-from gmkcf_dask.errors import InputError, StoreError, WeakClustersWarning
+from gmkcf_dask.corpus.validate import as_features
+from gmkcf_dask.errors import DataWarning, InputError, StoreError, WeakClustersWarning
 from gmkcf_dask.events import StageNote
 from gmkcf_dask.kernels import tiling
-from gmkcf_dask.kernels.specs import factor_specs, resolve_kernels
+from gmkcf_dask.kernels.specs import HEAT, LOCAL, factor_specs, local_kernels_for, resolve_kernels
 from gmkcf_dask.pipeline import (
     memory_kernels,
     store_plan,
@@ -79,11 +80,12 @@ def test_the_same_bits_in_memory_from_a_store_and_by_tasks(tmp_path, X, small_bl
     resources = threads(2)
     plan = store_plan(store, K, resources)
     U = np.random.default_rng(0).random((N, K))
+    edge = {"block": store.manifest.block_size} if "cosine" in kernels else {}
     by_tasks = type(plan)(**{**vars(plan), "kernels_in_memory": False})
     results = [
         stack.fuse(np.full(len(stack.names), 0.1)).matmul(U)
         for stack in (
-            memory_kernels(request_of(X, kernels, block=store.manifest.block_size), K).stack,
+            memory_kernels(request_of(X, kernels, **edge), K).stack,
             stored_kernels(store, plan, resources),
             stored_kernels(store, by_tasks, resources),
         )
@@ -209,13 +211,61 @@ def test_bad_factors(factors, message):
         ({"normalization": "degree"}, "normalization='degree' has no meaning"),
         ({"scaling": "none"}, "scaling='none' has no meaning"),
         ({"merge_duplicates": 0.1}, "merge_duplicates"),
-        ({"precision": "compact"}, "compact"),
+        ({"precision": "compact"}, "precision='compact' has no meaning"),
+        ({"precision": "float64"}, "precision='float64' has no meaning"),
+        ({"block": 64}, "block size 64 has no meaning"),
         ({"kernels": "local_0,heat_s"}, "choose one"),
     ],
 )
 def test_options_without_a_meaning(X, options, message):
     with pytest.raises(InputError, match=message):
         request_of(X, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"normalization": "none"},
+        {"scaling": "none"},
+        {"merge_duplicates": 0.1},
+        {"precision": "compact"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_options_for_some_of_the_kernels_are_told(X, options):
+    with pytest.warns(DataWarning, match="is for cosine alone: local_0, .* have no such option"):
+        request_of(X, kernels="local,cosine", **options)
+
+
+def test_options_without_a_meaning_on_the_command_line(tmp_path, X):
+    sparse.save_npz(tmp_path / "x.npz", X)
+    words = ["build", tmp_path / "x.npz", tmp_path / "s.zarr", "--cluster", "threads"]
+    for more in (["--precision", "float64"], ["--block", "64"]):
+        result = CliRunner().invoke(main, [*map(str, words), *more])
+        assert result.exit_code == 2
+        assert "has no meaning for the kernels local_0" in result.stderr
+    mixed = [*words, "--kernels", "local,cosine", "--normalization", "none"]
+    result = CliRunner().invoke(main, list(map(str, mixed)))
+    assert result.exit_code == 0
+    assert "normalization='none' is for cosine alone" in result.stderr
+
+
+def test_a_model_of_a_store_of_factors_can_be_fitted_again(tmp_path, X):
+    model = GMKCF(K, random_state=0, store=tmp_path / "s.zarr").fit(X)
+    model.save(tmp_path / "m")
+    again = load(tmp_path / "m").set_params(store=None).fit(X)
+    np.testing.assert_array_equal(again.labels_, model.labels_)
+    of_store = GMKCF(K, random_state=0).fit(tmp_path / "s.zarr")
+    of_store.save(tmp_path / "of_store")
+    np.testing.assert_array_equal(load(tmp_path / "of_store").fit(X).labels_, model.labels_)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_embeddings_of_any_precision_are_compared_by_cosine(rng, dtype):
+    Z = rng.normal(size=(400, 384))
+    Z = (Z / np.linalg.norm(Z, axis=1, keepdims=True)).astype(dtype)
+    assert local_kernels_for(as_features(Z)) == LOCAL
+    assert local_kernels_for(as_features(Z * dtype(1.05))) == HEAT
 
 
 def test_more_clusters_than_a_store_was_built_for(tmp_path, X):

@@ -16,7 +16,7 @@ from gmkcf_dask import pipeline
 from gmkcf_dask.compute import eigen
 from gmkcf_dask.compute.lockstep import run_solver
 from gmkcf_dask.compute.runner import Runner
-from gmkcf_dask.errors import InputError, NumericsWarning
+from gmkcf_dask.errors import InputError, NumericsWarning, WeakClustersWarning
 from gmkcf_dask.events import StageProgress
 from gmkcf_dask.methods import coreg as coreg_module
 from gmkcf_dask.methods.coreg import Coreg, consensus
@@ -400,7 +400,7 @@ def test_kkm_says_when_a_kernel_is_not_positive(rng):
         for seed in range(20):
             fit_one(Kkm(3), stack, seed)
     assert any("not positive semi-definite" in str(w.message) for w in raised)
-    assert {w.category for w in raised} <= {NumericsWarning}
+    assert {w.category for w in raised} <= {NumericsWarning, WeakClustersWarning}
 
 
 def test_a_sample_without_neighbours_is_no_obstacle(rng):

@@ -39,6 +39,8 @@ from gmkcf_dask.methods.select_k import (
 from gmkcf_dask.results.plots import select_k
 
 FEW = range(2, 7)
+PAPER_EIGENGAP = (0.19893, 0.14793, 0.88892, 0.03773, 0.08776)
+"""Of `four`, as 0.1.0 gave it."""
 
 
 # the criteria
@@ -170,14 +172,55 @@ def test_two_ks_are_enough_to_choose_from():
 # the true k
 
 
-@mostly_slow(("k", "d", "room"), [(2, 5, 1.3), (3, 2, 3.0), (5, 10, 1.3), (8, 5, 3.0)])
+PAPER = {"kernels": "paper12", "assign": "kmeans"}
+BLOBS = [(2, 5, 1.3), (3, 2, 3.0), (5, 10, 1.3), (8, 5, 3.0)]
+
+
+@mostly_slow(("k", "d", "room"), BLOBS)
 def test_it_finds_the_true_k(k, d, room):
     X, _ = blobs(k, seed=1, d=d, room=room, n=25 * k)
     assert suggest_k(X, range(2, 11)).k == k
 
 
-def test_it_is_unsure_where_there_are_no_clusters(rng):
-    assert suggest_k(rng.normal(size=(120, 4)), range(2, 8)).word == "unsure"
+@mostly_slow(("k", "d", "room"), BLOBS)
+def test_the_setting_of_the_paper_finds_the_true_k(k, d, room):
+    X, _ = blobs(k, seed=1, d=d, room=room, n=25 * k)
+    assert suggest_k(X, range(2, 11), **PAPER).k == k
+
+
+@pytest.mark.parametrize("setting", [{}, PAPER], ids=["local", "paper"])
+def test_it_is_unsure_where_there_are_no_clusters(rng, setting):
+    assert suggest_k(rng.normal(size=(120, 4)), range(2, 8), **setting).word == "unsure"
+
+
+def test_the_setting_of_the_paper_gives_what_it_gave(four):
+    found = suggest_k(four, FEW, n_restarts=3, **PAPER)
+    assert (found.k, found.word) == (4, "clear")
+    np.testing.assert_allclose(found.eigengap, PAPER_EIGENGAP, atol=5e-5)
+
+
+def test_texts_are_compared_by_local_kernels():
+    texts = [
+        " ".join(rng.choice(topic, 12))
+        for rng in [np.random.default_rng(0)]
+        for topic in (
+            [f"a{i}" for i in range(12)], [f"b{i}" for i in range(12)], [f"c{i}" for i in range(12)]
+        )
+        for _ in range(20)
+    ]  # fmt: skip
+    found = suggest_k(texts, range(2, 7), n_restarts=2)
+    assert found.k == 3
+    assert list(found.kernel_weights) == ["local_0", "local_1", "local_2", "local_4"]
+
+
+def test_a_rule_that_is_none_is_refused(four):
+    with pytest.raises(InputError, match="assign must be one of spherical, kmeans, not 'argmax'"):
+        suggest_k(four, FEW, assign="argmax")
+
+
+def test_more_clusters_than_a_store_usually_has_columns_for(rng):
+    found = suggest_k(rng.normal(size=(70, 3)), (2, 55), n_restarts=2)
+    assert found.ks == (2, 55)
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +261,7 @@ def test_a_sample_is_scored_where_there_are_many(four, monkeypatch, found):
 def test_learned_weights_make_another_kernel(four, found):
     model = GMKCF(4, kernels="paper12", random_state=0, max_iter=5, tol=0.5).fit(four)
     weights = dict(zip(model.kernel_names_, model.kernel_weights_, strict=True))
-    other = suggest_k(four, FEW, n_restarts=3, kernel_weights=weights)
+    other = suggest_k(four, FEW, n_restarts=3, kernels="paper12", kernel_weights=weights)
     assert other.k == found.k
     squares = model.kernel_weights_**2
     np.testing.assert_allclose(list(other.kernel_weights.values()), squares / squares.sum())
@@ -347,8 +390,15 @@ def test_weights_that_cannot_be_are_refused(rng, weights, sentence):
 def store(four, tmp_path_factory):
     folder = tmp_path_factory.mktemp("suggest")
     np.save(folder / "x.npy", four)
-    done("build", folder / "x.npy", folder / "s.zarr", "--cluster", "threads", "--paper")
+    done("build", folder / "x.npy", folder / "s.zarr", "--cluster", "threads")
     return folder / "s.zarr"
+
+
+@pytest.fixture(scope="module")
+def paper_store(store):
+    path = store.parent / "paper.zarr"
+    done("build", store.parent / "x.npy", path, "--cluster", "threads", "--paper")
+    return path
 
 
 def test_the_command_prints_a_table_and_writes_files(store, tmp_path, found):
@@ -382,6 +432,19 @@ def test_input_will_do_as_well(store, tmp_path):
     again = ("suggest-k", x, "--ks", "2-5", "--restarts", 2, "--store", tmp_path / "s.zarr")
     assert done(*again).stdout == done(*again).stdout == in_memory
     assert done("suggest-k", store, "--ks", "2-5", "--restarts", 2).stdout == in_memory
+
+
+def test_paper_is_one_word(store, paper_store, four):
+    asked = ("--ks", "2-6", "--restarts", 3, "--paper")
+    said = done("suggest-k", paper_store, *asked).stdout
+    assert said == done("suggest-k", store.parent / "x.npy", *asked).stdout
+    assert said.splitlines() == suggest_k(four, FEW, n_restarts=3, **PAPER).lines()
+
+
+def test_paper_refuses_a_store_of_other_kernels(store):
+    result = exits(2, "suggest-k", store, "--paper")
+    assert "has the kernels heat_s, heat_m, heat_l, not the twelve of the paper" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 def test_weights_of_a_run(store, tmp_path):
