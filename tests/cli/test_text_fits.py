@@ -205,6 +205,7 @@ def test_large_texts_are_read_by_worker_processes(tmp_path, monkeypatch):
     ):
         assert len(runner.workers()) == 2
         assert runner is on_workers.start(10).runner, "there is one cluster"
+    assert LazyCluster(ClusterConfig("")).start_for_texts(10) is None, "few samples need no workers"
     monkeypatch.setattr(reading, "PROCESSES_FROM", 10**9)
     with reading.text_runner(folder, TextOptions(), LazyCluster(ClusterConfig(""))) as runner:
         assert runner is None
