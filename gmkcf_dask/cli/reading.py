@@ -55,7 +55,7 @@ text_options = options_in_a_row(
         "--stop-words",
         callback=_stop_words,
         metavar="[english|none]",
-        help="Words to leave out.  [default: by --text-preset; plain: none]",
+        help="Words to leave out.  [default: by the text preset; plain: none]",
     ),
     click.option(
         "--stop-words-file", type=FILE, help="Words to leave out, one per line.  [default: none]"
@@ -64,7 +64,7 @@ text_options = options_in_a_row(
         "--tokens",
         type=click.Choice(["words", "chars"]),
         help="What terms are made of; chars for scripts without spaces, such as Chinese.  "
-        "[default: by --text-preset; plain: words]",
+        "[default: by the text preset; plain: words]",
     ),
     click.option(
         "--ngrams",
@@ -74,7 +74,7 @@ text_options = options_in_a_row(
     click.option(
         "--min-df",
         type=COUNT,
-        help="Documents a word must appear in.  [default: by --text-preset; plain: 2, 1 below 50 "
+        help="Documents a word must appear in.  [default: by the text preset; plain: 2, 1 below 50 "
         "documents]",
     ),
     click.option(
@@ -82,13 +82,13 @@ text_options = options_in_a_row(
         callback=_documents,
         metavar="COUNT|SHARE",
         help="Documents a word may appear in; with a point a share of them.  [default: by "
-        "--text-preset; plain: 1.0]",
+        "the text preset; plain: 1.0]",
     ),
     click.option("--max-features", type=COUNT, help="Keep this many words only.  [default: all]"),
     click.option(
         "--sublinear-tf/--no-sublinear-tf",
         default=None,
-        help="Count words as 1 + log(count).  [default: by --text-preset; plain: no]",
+        help="Count words as 1 + log(count).  [default: by the text preset; plain: no]",
     ),
     click.option("--keep-case", is_flag=True, help="Tea and tea are two words."),
     click.option(
