@@ -80,8 +80,8 @@ text_options = options_in_a_row(
         "--max-df",
         callback=_documents,
         metavar="COUNT|SHARE",
-        help="Documents a word may appear in; with a point a share of them.  [default: by the "
-        "text preset; plain: 1.0]",
+        help="Documents a word may appear in; with a point a share of them.  [default: by "
+        "the text preset; plain: 1.0]",
     ),
     click.option("--max-features", type=COUNT, help="Keep this many words only.  [default: all]"),
     click.option(

@@ -23,6 +23,7 @@ from gmkcf_dask.errors import WeakClustersWarning
 from gmkcf_dask.methods.base import Clustering, Method
 from gmkcf_dask.methods.factorize import FactorizationMethod
 from gmkcf_dask.methods.members import NO_CLUSTER, cluster_sizes, member_matrix
+from gmkcf_dask.methods.silhouette import kernel_silhouette
 from gmkcf_dask.system.arrays import Floats, Labels
 
 LEAST_CONTRAST = 0.1
@@ -84,23 +85,32 @@ def _converged_or_not(
 def contrasts(
     kernel: FusedKernel, labelings: Sequence[Labels], k: int, rounding: float
 ) -> list[float | None]:
-    """The contrast of several labelings in one kernel.
+    """The contrast of several labelings in one kernel."""
+    return [value for value, _ in internal_scores(kernel, labelings, k, rounding)]
 
-    One product with n×(k · labelings), or several where that takes more than `SHARED_BYTES`.
+
+def internal_scores(
+    kernel: FusedKernel, labelings: Sequence[Labels], k: int, rounding: float
+) -> list[tuple[float | None, float | None]]:
+    """Contrast and silhouette of several labelings in one kernel at unit length.
+
+    One product with n×(k · labelings), or several where that takes more than `SHARED_BYTES`. None
+    where there is no telling.
     """
     diagonal = kernel.diagonal()
     scale, n = unit_scale(diagonal), len(diagonal)
     together = max(1, SHARED_BYTES // (BLOCKS_OF_A_PRODUCT * block_bytes(n, k)))
-    found: list[float | None] = []
+    found: list[tuple[float | None, float | None]] = []
     for first in range(0, len(labelings), together):
         group = labelings[first : first + together]
         Z = np.hstack([scale[:, None] * member_matrix(labels, k) for labels in group])
         with one_blas_thread():
             similar = scale[:, None] * kernel.matmul(Z)
-        found += [
-            contrast(similar[:, i * k : (i + 1) * k], scale**2 * diagonal, labels, rounding)
-            for i, labels in enumerate(group)
-        ]
+        for i, labels in enumerate(group):
+            own, sums = scale**2 * diagonal, similar[:, i * k : (i + 1) * k]
+            value = contrast(sums, own, labels, rounding)
+            apart = None if value is None else kernel_silhouette(sums, own, labels)
+            found.append((value, apart))
     return found
 
 

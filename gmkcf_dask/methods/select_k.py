@@ -50,6 +50,7 @@ from gmkcf_dask.methods.factorize import SolverOptions, multiply, symmetric_prod
 from gmkcf_dask.methods.init import Start, start_from_members
 from gmkcf_dask.methods.kcf import kcf
 from gmkcf_dask.methods.members import NO_CLUSTER, cluster_sizes, member_matrix
+from gmkcf_dask.methods.silhouette import kernel_silhouette, mean_silhouette
 from gmkcf_dask.methods.spectral import embed
 from gmkcf_dask.methods.spherical import STARTS, spherical_kmeans, unit_rows
 from gmkcf_dask.system.arrays import Floats, Labels
@@ -540,35 +541,7 @@ def silhouette(distances: Floats, labels: Labels) -> float:
     inside = sums[rows, own] / np.maximum(size[own] - 1, 1)
     means = sums / size
     means[rows, own] = np.inf
-    return _mean_silhouette(inside, means.min(axis=1), size[own])
-
-
-def kernel_silhouette(KH: Floats, diagonal: Floats, labels: Labels) -> float:
-    """Mean silhouette of all samples in a kernel's own space, by mean *squared* distances.
-
-    These follow from K's diagonal and from K H, shape (n, k), where H_jc is 1 for the samples j of
-    cluster c and 0 elsewhere. Samples without a cluster are left out.
-    """
-    placed = labels != NO_CLUSTER
-    if not placed.all():
-        KH, diagonal, labels = KH[placed], diagonal[placed], labels[placed]
-    k, rows = KH.shape[1], np.arange(len(labels))
-    size = np.bincount(labels, minlength=k).astype(np.float64)
-    lengths = np.bincount(labels, weights=diagonal, minlength=k)
-    used = np.maximum(size, 1.0)
-    means = np.maximum(diagonal[:, None] + lengths / used - 2 * KH / used, 0.0)
-    inside = means[rows, labels] * size[labels] / np.maximum(size[labels] - 1, 1)
-    means[:, size == 0] = np.inf
-    means[rows, labels] = np.inf
-    return _mean_silhouette(inside, means.min(axis=1), size[labels])
-
-
-def _mean_silhouette(inside: Floats, outside: Floats, size: Floats) -> float:
-    """From mean distances to the own and to the next cluster, shape (s,); 0 for one alone."""
-    larger = np.maximum(inside, outside)
-    valid = (larger > 0) & np.isfinite(larger) & (size > 1)
-    gain = np.where(valid, outside, 0.0) - np.where(valid, inside, 0.0)
-    return float(np.mean(gain / np.where(valid, larger, 1.0)))
+    return mean_silhouette(inside, means.min(axis=1), size[own])
 
 
 def references_of(k: int, n_samples: int) -> tuple[int, ...]:

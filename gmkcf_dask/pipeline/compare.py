@@ -2,14 +2,16 @@
 
 A preset is a set of kernels and the parameters of the methods on it: `local`, the defaults, and
 `paper`, the setting of the paper. Kernels of both live in one operator; each preset sees its part.
-Methods that use one kernel use the mean of the preset's kernels.
+Methods that use one kernel use the mean of the preset's kernels, which is fused once, and share
+the sweeps over it. gmkcf and rmkkm have weights of their own, and coreg works on every kernel.
 """
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -19,7 +21,7 @@ from sklearn.exceptions import ConvergenceWarning
 from gmkcf_dask.compute.combined import CombinedKernels
 from gmkcf_dask.compute.costs import Job, block_bytes, columns_in_flight, method_bytes
 from gmkcf_dask.compute.factored import FactoredKernels
-from gmkcf_dask.compute.operators import KernelStack
+from gmkcf_dask.compute.operators import KernelStack, refuse_extremes
 from gmkcf_dask.errors import (
     HopelessError,
     InputError,
@@ -30,13 +32,21 @@ from gmkcf_dask.errors import (
 )
 from gmkcf_dask.events import Listener, StageProgress, ignore
 from gmkcf_dask.kernels.specs import HEAT, LOCAL, PAPER12, LocalSet
-from gmkcf_dask.methods.base import MEAN, Method, fused_kernel, kernel_weights
-from gmkcf_dask.methods.contrast import contrasts
+from gmkcf_dask.methods.base import (
+    MEAN,
+    Clustering,
+    Method,
+    SingleKernelMethod,
+    fused_kernel,
+    kernel_weights,
+)
+from gmkcf_dask.methods.contrast import internal_scores, judge
 from gmkcf_dask.methods.defaults import DEFAULT_KERNELS, DEFAULTS, PAPER, PAPER_KERNELS
 from gmkcf_dask.methods.registry import METHODS, make_preset_method
+from gmkcf_dask.methods.together import fit_together, may_share
 from gmkcf_dask.pipeline.fitting import fit
 from gmkcf_dask.pipeline.planning import job_of
-from gmkcf_dask.pipeline.wordless import Mask
+from gmkcf_dask.pipeline.wordless import Mask, for_all, for_only, only
 from gmkcf_dask.results.comparison import ComparedRun, Comparison, agreement_of
 from gmkcf_dask.results.metrics import scores
 from gmkcf_dask.store.request import KernelRequest
@@ -187,9 +197,16 @@ def compare_methods(
     runs: list[ComparedRun] = []
     failed = None
     total = len(stacks) * len(methods)
+    shared: dict[tuple[str, str], tuple[Clustering, float]] = {}
+    for preset, part in stacks.items():
+        found = _together(part, preset, methods, k, seed, kept, listen)
+        shared |= {(preset, name): one for name, one in found.items()}
     for done, (preset, name) in enumerate(product(stacks, methods), 1):
         try:
-            runs.append(_run(stacks[preset], name, preset, k, seed, labels, kept, listen))
+            one = shared.get((preset, name))
+            if one is None:
+                one = _alone(stacks[preset], _method(name, preset, k), seed, kept, listen)
+            runs.append(_compared(name, preset, *one, labels))
         except _CANNOT_RUN as error:
             failed = error
             sentences.append(f"{name}_{preset}: {error}")
@@ -198,10 +215,14 @@ def compare_methods(
         assert failed is not None
         raise failed
     labelings = [run.labels for run in runs]
-    measured = {preset: _contrasts(part, labelings, k) for preset, part in stacks.items()}
+    measured = {preset: _internal(part, labelings, k) for preset, part in stacks.items()}
     return Comparison(
         tuple(
-            replace(run, contrast={preset: values[i] for preset, values in measured.items()})
+            replace(
+                run,
+                contrast={preset: values[i][0] for preset, values in measured.items()},
+                silhouette={preset: values[i][1] for preset, values in measured.items()},
+            )
             for i, run in enumerate(runs)
         ),
         agreement_of(labelings),
@@ -213,37 +234,73 @@ def compare_methods(
     )
 
 
-def _run(
+def _together(
     stack: KernelStack,
-    name: str,
     preset: str,
+    names: Sequence[str],
     k: int,
     seed: int,
-    labels: Sequence[str] | None,
     kept: Mask | None,
     listen: Listener,
-) -> ComparedRun:
+) -> dict[str, tuple[Clustering, float]]:
+    """What methods of one kernel find, sharing sweeps; nothing where they have to run alone."""
+    methods = {name: _method(name, preset, k) for name in names}
+    single = {n: m for n, m in methods.items() if isinstance(m, SingleKernelMethod)}
+    own = only(stack, kept)
+    if not may_share(list(single.values()), own.n_samples):
+        return {}
+    try:
+        refuse_extremes(own)
+        for method in single.values():
+            for_only(method, kept)
+        with _quiet():
+            found = fit_together(own, list(single.values()), seed, listen)
+            return {
+                name: (for_all(judge(own, method, clustering), kept), seconds)
+                for (name, method), (clustering, seconds) in zip(single.items(), found, strict=True)
+            }
+    except _CANNOT_RUN:  # one of them, and alone it says so
+        return {}
+
+
+def _alone(
+    stack: KernelStack, method: Method, seed: int, kept: Mask | None, listen: Listener
+) -> tuple[Clustering, float]:
     begun = time.perf_counter()
+    with _quiet():
+        (found,) = fit(stack, method, [seed], (MEAN,), listen, kept=kept)
+    return found, time.perf_counter() - begun
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings that columns of the table stand for."""
     with warnings.catch_warnings():
-        # columns of the table say as much
         for category in (ConvergenceWarning, NumericsWarning, WeakClustersWarning):
             warnings.simplefilter("ignore", category)
-        (found,) = fit(stack, _method(name, preset, k), [seed], (MEAN,), listen, kept=kept)
+        yield
+
+
+def _compared(
+    name: str, preset: str, found: Clustering, seconds: float, labels: Sequence[str] | None
+) -> ComparedRun:
     return ComparedRun(
         name,
         preset,
         found.labels,
         found.n_iter,
         found.converged,
-        time.perf_counter() - begun,
+        seconds,
         scores={} if labels is None else scores(labels, found.labels),
     )
 
 
-def _contrasts(stack: KernelStack, labelings: Sequence[Any], k: int) -> list[float | None]:
+def _internal(
+    stack: KernelStack, labelings: Sequence[Any], k: int
+) -> list[tuple[float | None, float | None]]:
     """Of all labels, in the mean of the kernels."""
     with fused_kernel(stack, kernel_weights(stack, MEAN)) as kernel:
-        return contrasts(kernel, labelings, k, stack.error_floor)
+        return internal_scores(kernel, labelings, k, stack.error_floor)
 
 
 def _method(name: str, preset: str, k: int) -> Method:

@@ -15,8 +15,8 @@ from gmkcf_dask.system.html import block, paragraph, table, text
 
 MEASURES = ("ACC", "NMI", "purity", "ARI")
 _EXPLAINED = (
-    "c_: contrast of the clusters in the kernels of that preset; agree: mean agreement with the "
-    "others; +: did not converge"
+    "c_: contrast in the kernels of a preset; apart: best silhouette; agree: mean agreement with "
+    "the others; +: not converged"
 )
 
 
@@ -32,11 +32,15 @@ class ComparedRun:
     n_iter : int
     converged : bool
     seconds : float
-        Of the fit alone: the kernels are made once for all.
+        Of the fit alone: the kernels are made once for all. Where methods share passes over a
+        kernel, a pass counts for each by its columns.
     contrast : dict of str to float or None
         By preset: how much closer samples of one cluster are than any two, in the mean of the
         kernels of that preset; see docs/algorithm.md. Labels of all methods are measured with the
         same kernels, so these numbers can be compared.
+    silhouette : dict of str to float or None
+        By preset: how clearly the clusters lie apart (Rousseeuw 1987), from squared distances in
+        the mean of the kernels of that preset.
     scores : dict of str to float
         ACC, NMI, purity and ARI; empty where no labels are known.
     """
@@ -49,6 +53,7 @@ class ComparedRun:
     seconds: float
     contrast: Mapping[str, float | None] = field(default_factory=dict)
     scores: Mapping[str, float] = field(default_factory=dict)
+    silhouette: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -138,17 +143,20 @@ class Comparison:
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
         known = MEASURES if self.runs[0].scores else ()
-        heads = ["", "run", "largest", *(f"c_{preset}" for preset in self.kernels), "agree"]
+        heads = ["", "run", "largest", *(f"c_{preset}" for preset in self.kernels)]
+        heads += ["apart", "agree"]
         heads += [*known, "iter", "seconds"]
         rows = []
         for number, (run, mean) in enumerate(zip(self.runs, self.mean_agreement, strict=True), 1):
-            contrasts = (run.contrast.get(preset) for preset in self.kernels)
+            apart = [value for value in run.silhouette.values() if value is not None]
+            internal = [run.contrast.get(preset) for preset in self.kernels]
+            internal.append(max(apart, default=None))
             rows.append(
                 [
                     str(number),
                     run.name,
                     f"{run.largest:.0%}",
-                    *("-" if value is None else f"{value:.2f}" for value in contrasts),
+                    *("-" if value is None else f"{value:.2f}" for value in internal),
                     f"{mean:.2f}" if len(self.runs) > 1 else "-",
                     *(f"{run.scores[name]:.2f}" for name in known),
                     f"{run.n_iter}{'' if run.converged else '+'}",
@@ -202,6 +210,7 @@ class Comparison:
                     "n_without_cluster": run.n_without_cluster,
                     "largest": run.largest,
                     "contrast": dict(run.contrast),
+                    "silhouette": dict(run.silhouette),
                     "mean_agreement": float(mean),
                     "scores": dict(run.scores),
                     "n_iter": run.n_iter,

@@ -5,8 +5,10 @@ import warnings
 
 import numpy as np
 import pytest
+from helpers.counting import Counter
 from helpers.html_text import read
-from sklearn.metrics import adjusted_rand_score
+from helpers.problems import dense, kernels
+from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 import gmkcf_dask
 from gmkcf_dask import (
@@ -27,7 +29,10 @@ from gmkcf_dask.compute.tiled import TiledKernels
 from gmkcf_dask.errors import HopelessInputError, InputError, PlanRefused, StoreError
 from gmkcf_dask.methods.contrast import contrasts, judge
 from gmkcf_dask.methods.kcf import Kcf
+from gmkcf_dask.methods.kkm import Kkm
 from gmkcf_dask.methods.registry import METHODS
+from gmkcf_dask.methods.spectral import Sc
+from gmkcf_dask.methods.together import fit_together
 from gmkcf_dask.pipeline import compare as comparing
 from gmkcf_dask.results.plots import compare as drawing
 from gmkcf_dask.store.kernel_store import KernelStore
@@ -61,6 +66,49 @@ def test_every_method_runs_with_both_presets(found, data):
         assert run.scores == scores(data[1], run.labels)
         assert 1 / 3 <= run.largest <= 1
         assert set(run.contrast) == {"local", "paper"}
+
+
+def test_methods_of_one_kernel_share_sweeps(rng):
+    made = kernels(rng, n=60, m=3)
+    methods = [Kcf(3, max_iter=6, tol=0.0), Kkm(3, n_init=2), Sc(3)]
+
+    def products(chosen):
+        counter = Counter(dense(made, block=20))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = fit_together(counter, chosen, seed=0)
+        assert counter.fused == 1
+        return found, counter.products
+
+    together, shared = products(methods)
+    alone = [products([method]) for method in methods]
+    for (one, seconds), ([(other, _)], _) in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(one.labels, other.labels)
+        np.testing.assert_allclose(one.history, other.history, rtol=1e-9)
+        assert seconds > 0
+    assert len(shared) == max(len(own) for _, own in alone)
+
+
+def test_methods_that_do_not_fit_together_run_alone(data, monkeypatch, found):
+    monkeypatch.setattr("gmkcf_dask.methods.together.SHARED_BYTES", 1)
+    monkeypatch.setattr(comparing, "fit_together", None)
+    X, y = data
+    alone = compare(X, 3, methods=["kcf", "kkm", "sc"], labels=y)
+    for run in alone.runs:
+        np.testing.assert_array_equal(run.labels, found.labels[run.name], run.name)
+
+
+def test_the_silhouette_is_that_of_the_mean_of_the_kernels(found, data):
+    X, _ = data
+    stack = pipeline.memory_kernels(GMKCF.paper(3)._request(X, lambda event: None), 3).stack
+    K = stack.fuse(np.full(12, 1 / 12)).matmul(np.eye(len(X)))
+    unit = K / np.sqrt(np.outer(np.diag(K), np.diag(K)))
+    squares = np.maximum(2.0 - 2.0 * unit, 0.0)
+    np.fill_diagonal(squares, 0.0)
+    for run in found.runs:
+        expected = silhouette_score(squares, run.labels, metric="precomputed")
+        assert run.silhouette["paper"] == pytest.approx(expected, abs=1e-4)
+        assert set(run.silhouette) == {"local", "paper"}
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -172,7 +220,11 @@ def test_a_method_that_cannot_run_is_left_out_with_one_sentence(data, monkeypatc
             raise HopelessInputError("row 3 sums to -1")
         return real(stack, method, *rest, **more)
 
+    def fit_together(*rest):
+        raise HopelessInputError("row 3 sums to -1")
+
     monkeypatch.setattr(comparing, "fit", fit)
+    monkeypatch.setattr(comparing, "fit_together", fit_together)
     found = compare(X, 3, methods=["kkm", "sc"], presets=["local"])
     assert list(found.labels) == ["kkm_local"]
     assert found.skipped == ("sc_local: row 3 sums to -1",)

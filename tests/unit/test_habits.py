@@ -26,6 +26,7 @@ from gmkcf_dask import (
     KernelStore,
     Precomputed,
     RobustMultipleKernelKMeans,
+    TextOptions,
     load,
     suggest_k,
 )
@@ -365,8 +366,21 @@ def test_documents_without_words_are_the_rest():
     tools = [f"hammer saw drill {w}" for w in ("nail", "wood", "bench", "box", "screw", "bit")]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = GMKCF(3, kernels="cosine", random_state=0)
+        model = GMKCF(3, kernels="cosine", text=TextOptions(preset="plain"), random_state=0)
         model.fit([*fruits, *tools, "", "?", "!", "...", "-", ","])
         found = model.explain()
     assert 0.0 in [cluster["cohesion"] for cluster in found["clusters"]]
     assert "6 documents fit no topic well" in found["summary"]
+
+
+def test_by_default_documents_without_words_belong_to_no_cluster():
+    fruits = [f"apple pear plum {w}" for w in ("juice", "pie", "tree", "jam", "tart", "crate")]
+    tools = [f"hammer saw drill {w}" for w in ("nail", "wood", "bench", "box", "screw", "bit")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = GMKCF(2, kernels=["cosine", "rbf_1"], random_state=0)
+        model.fit([*fruits, *tools, "", "?", "-"])
+        assert model.labels_.tolist()[-3:] == [-1, -1, -1]
+        assert model.predict(["", "apple plum"]).tolist() == [-1, model.labels_[0]]
+        assert not model.transform([""]).any()
+    assert not model.V_[-3:].any()

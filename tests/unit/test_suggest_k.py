@@ -26,7 +26,6 @@ from gmkcf_dask.methods.select_k import (
     eigengaps,
     fused_weights,
     group_ks,
-    kernel_silhouette,
     recommend,
     references_of,
     silhouette,
@@ -36,6 +35,7 @@ from gmkcf_dask.methods.select_k import (
     suggestion_job,
     validate_ks,
 )
+from gmkcf_dask.methods.silhouette import kernel_silhouette
 from gmkcf_dask.results.plots import select_k
 
 FEW = range(2, 7)
