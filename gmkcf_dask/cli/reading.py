@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from gmkcf_dask.cli.options import COUNT, FILE, options_in_a_row, with_defaults
+from gmkcf_dask.cli.options import COUNT, FILE, FactorFiles, options_in_a_row, with_defaults
 from gmkcf_dask.errors import DamagedStoreError, InputError
 from gmkcf_dask.system.units import MIB
 
@@ -157,9 +157,11 @@ def options_of_store(store: Path, options: dict[str, Any]) -> dict[str, Any]:
     context, manifest = click.get_current_context(), Manifest.read(store)
     default = click.core.ParameterSource.DEFAULT
     given = {name for name in options if context.get_parameter_source(name) != default}
-    shared = [kernel for kernel in manifest.kernels if kernel.name in manifest.formulas]
+    shared: list[Any] = [k for k in manifest.kernels if k.name in manifest.formulas]
     own = [name for name in manifest.names if name not in manifest.formulas]
-    own += [record.name for record in manifest.factored if record.kind == "given"]
+    given_factors = [record.name for record in manifest.factored if record.kind == "given"]
+    only_factors = not own and len(given_factors) == len(manifest.kernel_names)
+    own += [] if only_factors else given_factors
     if own and "kernels" not in given:
         raise InputError(
             f"{store} has kernels that were passed in from Python ({', '.join(own)}): run the same "
@@ -171,7 +173,8 @@ def options_of_store(store: Path, options: dict[str, Any]) -> dict[str, Any]:
     }
     if manifest.factor_options is not None:
         made["max_clusters"] = manifest.factor_options.max_clusters
-        made["kernels"] = ",".join(manifest.kernel_names)
+        made["kernels"] = FACTORED if only_factors else ",".join(manifest.kernel_names)
+    shared += [record for record in manifest.factored if record.normalization is not None]
     if shared:
         made["kernels"] = ",".join(manifest.kernel_names)
         made |= {name: getattr(shared[0], name) for name in ("normalization", "scaling")}
@@ -201,24 +204,56 @@ def request_of(
     from gmkcf_dask.compute.plan import refuse_by_count
     from gmkcf_dask.corpus import read_corpus, refuse_equal_rows, warn_about_zero_rows
     from gmkcf_dask.corpus.read import count_samples
+    from gmkcf_dask.kernels.products import possible_products
     from gmkcf_dask.kernels.specs import TileSpec, resolve_kernels
-    from gmkcf_dask.store.request import MAX_CLUSTERS, KernelRequest
+    from gmkcf_dask.store.request import KernelRequest
 
-    specs = resolve_kernels(with_defaults(options)["kernels"])
+    kernels = with_defaults(options)["kernels"]
+    if kernels == FACTORED:
+        return _factors_request(input_path, options)
+    if isinstance(input_path, FactorFiles):
+        raise InputError(
+            f"NAME=FILE gives factors ({input_path}): add --kernels factored, or give one INPUT"
+        )
+    specs = resolve_kernels(kernels)
     text = options.get("text") or text_options_of(options)
     if disk_free is not None:
         n = count_samples(input_path, text)
-        tiled = sum(isinstance(spec, TileSpec) for spec in specs)
+        names = ("normalization", "precision", "merge_duplicates")
+        factored = possible_products(specs, *(options[name] for name in names))
+        tiled = 0 if factored else sum(isinstance(spec, TileSpec) for spec in specs)
         refuse_by_count(n or 0, tiled, options["precision"], disk_free)
     with reading_runner(input_path, options) as runner:
         corpus = read_corpus(input_path, text=text, runner=runner, listen=listen)
     refuse_equal_rows(corpus.X)
     if corpus.reading is None:  # else reading has warned, by name
         warn_about_zero_rows(corpus.X)
+    return KernelRequest(corpus, specs, **_kernel_options(options))
+
+
+def _kernel_options(options: dict[str, Any]) -> dict[str, Any]:
+    from gmkcf_dask.store.request import MAX_CLUSTERS
+
     names = ("normalization", "scaling", "precision", "block", "merge_duplicates")
     most = options["max_clusters"] or max(MAX_CLUSTERS, options.get("n_clusters") or 0)
-    given = {name: options[name] for name in names}
-    return KernelRequest(corpus, specs, **given, max_clusters=most)
+    return {name: options[name] for name in names} | {"max_clusters": most}
+
+
+FACTORED = "factored"
+
+
+def factor_files(input_path: str) -> dict[str, str]:
+    """Files of factors by name; a single one is called as in Python."""
+    return input_path.files if isinstance(input_path, FactorFiles) else {"factor_0": input_path}
+
+
+def _factors_request(input_path: str, options: dict[str, Any]) -> Any:
+    """Kernels Z Zᵀ of the arrays in files."""
+    from gmkcf_dask.store.given import given_factors
+    from gmkcf_dask.store.request import KernelRequest
+
+    specs = given_factors(factor_files(input_path))
+    return KernelRequest(None, specs, **_kernel_options(options))
 
 
 def check_samples(check: Callable[[int], T], n_samples: int, input_path: str) -> T:

@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from gmkcf_dask.cli.commands import main
-from gmkcf_dask.cli.options import Location, cluster_options, raw_ids_option, start_cluster
+from gmkcf_dask.cli.options import (
+    FactorFiles,
+    Location,
+    cluster_options,
+    new_argument,
+    raw_ids_option,
+    start_cluster,
+)
 from gmkcf_dask.cli.output import add_result, echo, output_options
 from gmkcf_dask.cli.progress import show_progress
 from gmkcf_dask.cli.reading import reading_runner
@@ -94,7 +101,7 @@ def report(run_folder: Path, out: Path | None) -> None:
 
 @main.command()
 @run_argument
-@click.argument("new", metavar="NEW")
+@new_argument
 @click.option("--out", type=Location(), required=True, help="CSV file for id,label,sure.")
 @click.option("--overwrite", is_flag=True, help="Replace the file that is there.")
 @raw_ids_option
@@ -108,6 +115,7 @@ def predict(
 ) -> None:
     """Send NEW samples to the clusters of a RUN, or of a model that was saved.
 
+    Of a run on factors (--kernels factored) NEW is NAME=FILE for each of them. Else
     NEW is of any kind that INPUT can be: a matrix with the columns that the run's input had, or
     texts, which are read with the vocabulary of the run. Their kernels with the run's samples come
     from the features in its store. Written is how clearly each sample belongs to its cluster, too:
@@ -126,9 +134,10 @@ def predict(
     def readers() -> Any:
         return reading_runner(new, options)
 
+    files = new.files if isinstance(new, FactorFiles) else new
     with show_progress("reading", "predict") as listen:
         clusters = place_newcomers(
-            run_folder, new, out, form, place, listen, readers, raw_ids=raw_ids
+            run_folder, files, out, form, place, listen, readers, raw_ids=raw_ids
         )
     total = sum(one.size for one in clusters)
     gathered = [one for one in clusters if one.label != NO_CLUSTER]

@@ -85,14 +85,17 @@ class MemoryFactors(FactorSource):
         dtype: np.dtype[np.floating[Any]] = np.dtype("f8") if wide else np.dtype("f4")
         ranks = tuple(int(Z.shape[1]) for Z in factors)
         n = int(factors[0].shape[0])
-        return cls(tuple(names), n, ranks, dtype, tuple(_of_dtype(Z, dtype) for Z in factors))
+        return cls(tuple(names), n, ranks, dtype, tuple(of_dtype(Z, dtype) for Z in factors))
 
     def block(self, kernel: int, rows: slice) -> Factor:
         return self.factors[kernel][rows]
 
 
-def _of_dtype(Z: Factor, dtype: np.dtype[Any]) -> Factor:
-    return np.ascontiguousarray(Z, dtype) if isinstance(Z, np.ndarray) else Z.tocsr().astype(dtype)
+def of_dtype(Z: Factor, dtype: np.dtype[Any]) -> Factor:
+    """Rows of a factor in the dtype of all; copied only where that is another."""
+    if isinstance(Z, np.ndarray):
+        return np.ascontiguousarray(Z, dtype)
+    return Z.tocsr().astype(dtype, copy=False)
 
 
 def row_blocks(n: int) -> list[slice]:

@@ -55,7 +55,6 @@ from gmkcf_dask.events import Event, Listener, StageNote, ignore
 from gmkcf_dask.kernels.specs import (
     FunctionKernel,
     KernelSpec,
-    factor_specs,
     precomputed_specs,
     resolve_kernels,
 )
@@ -84,8 +83,10 @@ from gmkcf_dask.results.saved_model import Model, save_model
 from gmkcf_dask.results.schemas import plain_values
 from gmkcf_dask.results.training import training_of_request, training_of_store
 from gmkcf_dask.store.files import check_writable
+from gmkcf_dask.store.given import given_factors
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.lock import owning
+from gmkcf_dask.store.manifest import Manifest
 from gmkcf_dask.store.object_storage import is_location, location
 from gmkcf_dask.store.request import MAX_CLUSTERS, KernelRequest
 
@@ -322,10 +323,7 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
         """A parameter left at its default takes what the store has; one that was set must agree."""
         manifest, defaults = store.manifest, type(self)().get_params()
         stored: dict[str, set[object]] = {
-            **{
-                name: {getattr(kernel, name) for kernel in manifest.kernels} or {defaults[name]}
-                for name in ("normalization", "scaling")
-            },
+            **{name: _options_of(manifest, name) or {defaults[name]} for name in _TILE_OPTIONS},
             "precision": {manifest.precision},
             "block_size": {manifest.block_size},
         }
@@ -512,8 +510,9 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
             self.n_features_in_ = request.n_samples
             return request
         if isinstance(kernels, str) and kernels == "factored":
-            request = KernelRequest(None, factor_specs(X), **options)
+            request = KernelRequest(None, given_factors(X), **options)
             self.n_features_in_ = sum(spec.factor.shape[1] for spec in request.given_factors)
+            self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on columns with names
             return request
         corpus = self._corpus(X, listen)
         if self.n_clusters > 1:
@@ -565,6 +564,15 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
         tags.input_tags.sparse = not precomputed
         tags.input_tags.pairwise = precomputed
         return tags
+
+
+_TILE_OPTIONS = ("normalization", "scaling")
+
+
+def _options_of(manifest: Manifest, name: str) -> set[object]:
+    """What the kernels of a store have for an option; factors that are no features have none."""
+    records = (*manifest.kernels, *manifest.factored)
+    return {value for one in records if (value := getattr(one, name)) is not None}
 
 
 def seed_of(random_state: Any) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.pipeline.prediction import Prediction, predict, refuse_other_columns
 from gmkcf_dask.results.csv_cells import csv_lines, escaped_cell
 from gmkcf_dask.results.finished_run import model_of_run
-from gmkcf_dask.results.saved_model import is_model, load_model
+from gmkcf_dask.results.saved_model import Model, is_model, load_model
 from gmkcf_dask.results.training import Training
 from gmkcf_dask.store.features import StoredFeatures
 from gmkcf_dask.store.files import check_writable, exists, is_no_folder, put_atomic
@@ -60,7 +60,7 @@ def check_out(path: Path, *, overwrite: bool) -> None:
 
 def place_newcomers(
     run: Path,
-    new: str,
+    new: str | Mapping[str, str],
     out: Path,
     form: FileForm,
     place: Callable[[int], AbstractContextManager[Resources]],
@@ -71,7 +71,8 @@ def place_newcomers(
 ) -> list[Gathered]:
     """Write id, label and sureness of every new sample; returns the clusters they came into.
 
-    `run` is a run folder or a saved model, `new` the path of the new samples. `place` starts
+    `run` is a run folder or a saved model, `new` the path of the new samples, or those of their
+    factors by name. `place` starts
     resources for a number of samples, `readers` those that texts are read with. With `raw_ids` ids
     are written as they are, also those that a spreadsheet program takes for a formula.
     """
@@ -82,18 +83,39 @@ def place_newcomers(
             f"the kernels of {run} were precomputed, so those of new samples have to be, too: use "
             "gmkcf_dask.load in Python, whose predict takes them"
         )
-    corpus = new_rows(model.training, new, form, readers, listen)
-    if corpus.reading is None:  # of texts it is said by name
-        warn_about_zero_rows(corpus.X)
-    stored = isinstance(model.training.features, StoredFeatures)
-    with place(corpus.n_samples) if stored else nullcontext() as resources:
-        prediction = predict(model, corpus.X, resources, listen)
-    put_atomic(out, as_csv(corpus.ids, prediction, raw_ids=raw_ids))
+    ids, prediction = _placed(model, new, form, place, listen, readers)
+    put_atomic(out, as_csv(ids, prediction, raw_ids=raw_ids))
     counts = Counter(prediction.labels.tolist())
     clusters = model.insight.clusters if model.insight is not None else ()
     # a number again would say nothing
     names = {c.label: c.name for c in clusters if c.name != f"cluster {c.label}"}
     return [Gathered(label, counts[label], names.get(label, "")) for label in sorted(counts)]
+
+
+def _placed(
+    model: Model,
+    new: str | Mapping[str, str],
+    form: FileForm,
+    place: Callable[[int], AbstractContextManager[Resources]],
+    listen: Listener,
+    readers: Readers,
+) -> tuple[tuple[str, ...], Prediction]:
+    """Ids of new samples, and where they belong."""
+    training = model.training
+    if training.factors is not None and training.factors.given:
+        prediction = predict(model, new if isinstance(new, Mapping) else [Path(new)], None, listen)
+        return tuple(map(str, range(len(prediction.labels)))), prediction
+    if not isinstance(new, str):
+        raise InputError(
+            f"NAME=FILE gives factors ({', '.join(new)}), but the run was not made from factors: "
+            "give one file of new samples"
+        )
+    corpus = new_rows(training, new, form, readers, listen)
+    if corpus.reading is None:  # of texts it is said by name
+        warn_about_zero_rows(corpus.X)
+    stored = isinstance(training.features, StoredFeatures)
+    with place(corpus.n_samples) if stored else nullcontext() as resources:
+        return corpus.ids, predict(model, corpus.X, resources, listen)
 
 
 def new_rows(

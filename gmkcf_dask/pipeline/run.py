@@ -26,8 +26,14 @@ from gmkcf_dask.compute.build_tasks import BuiltTiles, tiles_of
 from gmkcf_dask.compute.combined import CombinedKernels
 from gmkcf_dask.compute.costs import Job, dense_fit_bytes, tiled_bytes
 from gmkcf_dask.compute.dense import DEFAULT_BLOCK, DenseKernels
-from gmkcf_dask.compute.factor_plan import FactorPlan, FactorSizes, factor_sizes, make_factor_plan
-from gmkcf_dask.compute.factored import FactoredKernels, MemoryFactors
+from gmkcf_dask.compute.factor_plan import (
+    FactorPlan,
+    FactorSizes,
+    OwnFactor,
+    factor_sizes,
+    make_factor_plan,
+)
+from gmkcf_dask.compute.factored import FactoredKernels, MemoryFactors, of_dtype
 from gmkcf_dask.compute.operators import KernelStack, refuse_extremes
 from gmkcf_dask.compute.plan import (
     Plan,
@@ -50,8 +56,18 @@ from gmkcf_dask.errors import (
 )
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.kernels.factor_cross import Arrays, views_of
-from gmkcf_dask.kernels.factored import FactorKind, array_of, most_clusters
+from gmkcf_dask.kernels.factored import (
+    FEATURES,
+    FOR_CLUSTERS,
+    PRODUCTS,
+    FactorKind,
+    FactorView,
+    array_of,
+    most_clusters,
+    parts_of,
+)
 from gmkcf_dask.kernels.features import Features
+from gmkcf_dask.kernels.specs import is_thin
 from gmkcf_dask.kernels.tiles import CODE_SCALE, ResolvedKernel
 from gmkcf_dask.kernels.tiling import FACTOR_ROWS, Precision, Tiling, default_block
 from gmkcf_dask.methods.base import (
@@ -150,7 +166,7 @@ def request_identity(request: KernelRequest, block: int) -> dict[str, Any]:
         "normalization": request.normalization,
         "scaling": request.scaling,
     }
-    if request.factored:
+    if request.for_clusters:
         options["largest number of clusters"] = str(request.max_clusters)
     return {**_kernels_identity(request.names, request.precision, block), **options, **inputs}
 
@@ -186,6 +202,8 @@ def request_plan(
     `job` says what is fitted, one run of gmkcf when not given; see `job_of`.
     """
     existing = None if store is None else find_store(store, request)
+    if existing is not None:
+        request = request.as_stored(existing.manifest)
     disk_free = disk_free if store is None else _room(store)
     X = None if request.corpus is None else request.corpus.X
     built = existing is not None and existing.manifest.complete
@@ -197,11 +215,12 @@ def request_plan(
     if not request.factored:
         assert tiles is not None
         return tiles
-    refuse_more_clusters(request.names, n_clusters, request.max_clusters)
+    if request.for_clusters:
+        refuse_more_clusters(request.names, n_clusters, request.max_clusters)
     columns = 0 if X is None else X.shape[1]
     sizes = factor_sizes(
         request.factored, request.n_samples, columns, n_clusters, request.max_clusters,
-        0 if X is None else _bytes_of(X), sum(s.factor.shape[1] for s in request.given_factors),
+        0 if X is None else _bytes_of(X), own=_own_sizes(request),
     )  # fmt: skip
     block = existing.manifest.block_size if existing else request.block
     return _factor_plan(resources, sizes, disk_free, job, block, tiles, built=built)
@@ -246,13 +265,53 @@ def store_plan(
         return tiles
     assert m.factor_options is not None
     most = m.factor_options.max_clusters
-    refuse_more_clusters(m.kernel_names, n_clusters, most)
     kinds = {record.name: record.kind for record in m.factored}
-    given = sum(
-        m.factors[array_of(n, kind)].shape[1] for n, kind in kinds.items() if kind == "given"
-    )
-    sizes = factor_sizes(kinds, m.n_samples, m.n_features, n_clusters, most, 0, given)
+    if any(kind in FOR_CLUSTERS for kind in kinds.values()):
+        refuse_more_clusters(m.kernel_names, n_clusters, most)
+    own = _stored_own_sizes(store)
+    sizes = factor_sizes(kinds, m.n_samples, m.n_features, n_clusters, most, 0, own=own)
     return _factor_plan(resources, sizes, None, job, m.block_size, tiles, built=True)
+
+
+def _own_sizes(request: KernelRequest) -> list[OwnFactor]:
+    """Factors that are given, and features that are factors."""
+    n, size = request.n_samples, np.dtype(_factor_dtype(request.precision)).itemsize
+    own = [
+        OwnFactor.of(s.factor.shape, s.factor.nnz if is_thin(s.factor) else None,
+                     s.factor.dtype.itemsize, written=True)
+        for s in request.given_factors
+    ]  # fmt: skip
+    if request.corpus is not None:
+        X = request.corpus.X
+        entries = None if isinstance(X, np.ndarray) else X.nnz
+        products = [kind for kind in request.factored.values() if kind in PRODUCTS]
+        own += [OwnFactor.of((n, X.shape[1]), entries, size, written=False)] * len(products)
+    return own
+
+
+def _stored_own_sizes(store: KernelStore) -> list[OwnFactor]:
+    m, own = store.manifest, []
+    for one in m.factored:
+        if one.kind in PRODUCTS:
+            data = m.features.get("data")
+            entries = None if data is None else data.shape[0]
+            size = np.dtype(_factor_dtype(m.precision)).itemsize
+            own.append(OwnFactor.of((m.n_samples, m.n_features), entries, size, written=False))
+        elif one.kind == "given" and one.columns is not None:
+            values = m.factors[parts_of(one.name)[2]]
+            entries, size = values.shape[0] * values.shape[1], np.dtype(values.dtype).itemsize
+            shape = (m.n_samples, one.columns)
+            own.append(OwnFactor.of(shape, entries, size, written=False))
+        elif one.kind == "given":
+            array = m.factors[array_of(one.name, one.kind)]
+            rows, columns = array.shape
+            size = np.dtype(array.dtype).itemsize
+            own.append(OwnFactor.of((rows, columns), None, size, written=False))
+    return own
+
+
+def _factor_dtype(precision: str) -> str:
+    return "float64" if precision == "float64" else "float32"
 
 
 def refuse_more_clusters(names: Sequence[str], n_clusters: int, most: int) -> None:
@@ -432,14 +491,15 @@ def memory_kernels(
         dense, built = build_dense(request, listen, job)
         if not request.factored:
             return MemoryKernels(dense, dense.block_size, built.kernels, built.norms)
-    refuse_more_clusters(request.names, n_clusters, request.max_clusters)
+    if request.for_clusters:
+        refuse_more_clusters(request.names, n_clusters, request.max_clusters)
     arrays = MemoryArrays()
     arrays.build(factor_stages(request.factors, request.features, arrays), listen)
-    sparse = {
-        s.name: s.factor for s in request.given_factors if not isinstance(s.factor, np.ndarray)
-    }
-    arrays.arrays |= {array_of(name, "given"): Z for name, Z in sparse.items()}
-    factored = FactoredKernels(memory_factors(request.factored, arrays, n_clusters, sparse))
+    read = arrays
+    if request.corpus is not None:
+        read = MemoryArrays({**arrays.arrays, FEATURES: request.corpus.X})
+    wide = request.precision == "float64"
+    factored = FactoredKernels(memory_factors(request.factored, read, n_clusters, wide=wide))
     if dense is None or built is None:
         return MemoryKernels(factored, FACTOR_ROWS, arrays=arrays.arrays)
     both = CombinedKernels(dense, factored)
@@ -450,14 +510,16 @@ def memory_factors(
     kinds: Mapping[str, FactorKind],
     arrays: Arrays,
     n_clusters: int,
-    sparse: Mapping[str, Any] | None = None,
+    *,
+    wide: bool,
 ) -> MemoryFactors:
-    """The factors of kernels for so many clusters; sparse ones as they were given."""
-    kept = dict(sparse or {})
-    dense = {name: kind for name, kind in kinds.items() if name not in kept}
-    for view in views_of(dense, arrays, n_clusters):
-        kept[view.name] = view.rows(arrays.read(view.array))
-    return MemoryFactors.of([kept[name] for name in kinds], list(kinds))
+    """The factors of kernels for so many clusters; `wide` keeps features in float64."""
+
+    def factor(view: FactorView) -> Any:
+        Z = view.rows(arrays.read(view.array))
+        return Z if wide or view.array != FEATURES else of_dtype(Z, np.dtype("f4"))
+
+    return MemoryFactors.of(list(map(factor, views_of(kinds, arrays, n_clusters))), list(kinds))
 
 
 def stored_kernels(
@@ -484,12 +546,12 @@ def stored_kernels(
 
 def _stored_factors(store: KernelStore, plan: FactorPlan, resources: Resources) -> FactoredKernels:
     kinds = {record.name: record.kind for record in store.manifest.factored}
-    arrays = store.factors()
+    arrays, wide = store.factors(), store.manifest.precision == "float64"
     if plan.kernels_in_memory:
-        return FactoredKernels(memory_factors(kinds, arrays, plan.n_clusters))
+        return FactoredKernels(memory_factors(kinds, arrays, plan.n_clusters, wide=wide))
     refuse_blind_workers(resources.runner, store.path, store.manifest.store_id, write=False)
     views = views_of(kinds, arrays, plan.n_clusters)
-    return FactoredKernels(StoredFactorSource.of(arrays, views), resources.runner)
+    return FactoredKernels(StoredFactorSource.of(arrays, views, wide=wide), resources.runner)
 
 
 def free_disk(path: Path) -> int | None:
