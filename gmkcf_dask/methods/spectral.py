@@ -175,7 +175,7 @@ def eigenpairs_of_kernel(
     listen: Listener = ignore,
 ) -> SolverSteps[Eigenpairs]:
     """The k leading eigenpairs of a kernel itself: from its factors, or by products with it."""
-    if not isinstance(kernel, FusedFactors):
+    if not isinstance(kernel, FusedFactors) or kernel.wide:
         diagonal = kernel.diagonal()
         n = len(diagonal)
         A, unknown = Matrix(np.ones(n), np.zeros(n), diagonal), np.empty((n, 0))
