@@ -153,8 +153,10 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
         X : array or sparse matrix of shape (n_samples, n_features), texts, or a store
             Features; or a list, array or series of n_samples strings; or the path of a finished
             store, or an opened `KernelStore`; or, with precomputed kernels, an array of shape
-            (m, n, n) or a list of (n, n) arrays. Without a store a copy of dense features is kept
-            for new samples to be compared with, beside the caller's own.
+            (m, n, n) or a list of (n, n) arrays; or, with kernels="factored", a mapping of names to
+            arrays of shape (n_samples, r), to Zarr arrays or to paths, or one array. Without a
+            store a copy of dense features is kept for new samples to be compared with, beside the
+            caller's own.
         y : ignored
         resume : bool, default=False
             Go on from the checkpoint in `checkpoint_dir`; without one, from the beginning.
