@@ -55,7 +55,8 @@ def main() -> None:
 
     INPUT is a .npz, .npy, .mtx, .svmlight or .mat matrix (rows are samples), a folder of .txt, .md
     or .html files, a .jsonl, .csv, .tsv or .parquet table with a text column, or a pattern such as
-    "logs/*.jsonl.gz"; text files may end in .gz. Stores and runs are paths or s3:// URLs.
+    "logs/*.jsonl.gz"; text files may end in .gz. With --kernels factored it is one array (.npy,
+    .npz, Zarr), or NAME=FILE for each of several. Stores and runs are paths or s3:// URLs.
 
     Exit codes: 0 done, 2 bad input, usage or missing rights, 3 no room in memory or on disk, 4
     damaged store or model, 5 cluster, file system or object store does not answer, or no space for

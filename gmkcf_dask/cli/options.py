@@ -159,7 +159,8 @@ def kernels_option(default: str) -> Callable[[_F], _F]:
     return click.option(
         "--kernels",
         help="Comma-separated: the sets local and paper12, linear, cosine, rbf_T (width T times "
-        f"the mean distance), poly_aA_bB.  [default: {default}]",
+        "the mean distance), poly_aA_bB. Or factored: INPUT is an array Z (.npy, .npz, Zarr), or "
+        f"NAME=FILE for each of several, and kernels are Z Zᵀ.  [default: {default}]",
     )
 
 
@@ -313,7 +314,43 @@ fit_options = options_in_a_row(
 force_option = click.option(
     "--force", is_flag=True, help="Take over a store whose writer was killed and left it locked."
 )
-input_argument = click.argument("input_path", metavar="INPUT")
+
+
+class FactorFiles(str):
+    """NAME=FILE arguments; as text their names."""
+
+    files: dict[str, str]
+
+    @classmethod
+    def of(cls, files: dict[str, str]) -> FactorFiles:
+        made = cls(", ".join(files))
+        made.files = files
+        return made
+
+
+def _one_or_named(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> str:
+    """One path, or NAME=FILE for each of several factors."""
+    named = [part.partition("=") for part in value]
+    if len(value) == 1 and (not named[0][1] or Path(value[0]).exists()):
+        return value[0]
+    files: dict[str, str] = {}
+    for part, (name, equals, file) in zip(value, named, strict=True):
+        if not (name and equals and file):
+            raise click.UsageError(
+                f"Got unexpected extra argument ({part}): several files are factors, each given as "
+                "NAME=FILE",
+                ctx,
+            )
+        if name in files:
+            raise click.UsageError(f"{name} is named twice: name each factor once", ctx)
+        files[name] = file
+    return FactorFiles.of(files)
+
+
+input_argument = click.argument(
+    "input_path", metavar="INPUT", nargs=-1, required=True, callback=_one_or_named
+)
+new_argument = click.argument("new", metavar="NEW", nargs=-1, required=True, callback=_one_or_named)
 
 
 def with_defaults(options: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gmkcf_dask.cli.options import COUNT, FILE, options_in_a_row, with_defaults
+from gmkcf_dask.cli.options import COUNT, FILE, FactorFiles, options_in_a_row, with_defaults
 from gmkcf_dask.errors import DamagedStoreError, InputError
 from gmkcf_dask.system.units import MIB
 
@@ -158,9 +158,11 @@ def options_of_store(store: Path, options: dict[str, Any]) -> dict[str, Any]:
     context, manifest = click.get_current_context(), Manifest.read(store)
     default = click.core.ParameterSource.DEFAULT
     given = {name for name in options if context.get_parameter_source(name) != default}
-    shared = [kernel for kernel in manifest.kernels if kernel.name in manifest.formulas]
+    shared: list[Any] = [k for k in manifest.kernels if k.name in manifest.formulas]
     own = [name for name in manifest.names if name not in manifest.formulas]
-    own += [record.name for record in manifest.factored if record.kind == "given"]
+    given_factors = [record.name for record in manifest.factored if record.kind == "given"]
+    only_factors = not own and len(given_factors) == len(manifest.kernel_names)
+    own += [] if only_factors else given_factors
     if own and "kernels" not in given:
         raise InputError(
             f"{store} has kernels that were passed in from Python ({', '.join(own)}): run the same "
@@ -172,7 +174,8 @@ def options_of_store(store: Path, options: dict[str, Any]) -> dict[str, Any]:
     }
     if manifest.factor_options is not None:
         made["max_clusters"] = manifest.factor_options.max_clusters
-        made["kernels"] = ",".join(manifest.kernel_names)
+        made["kernels"] = FACTORED if only_factors else ",".join(manifest.kernel_names)
+    shared += [record for record in manifest.factored if record.normalization is not None]
     if shared:
         made["kernels"] = ",".join(manifest.kernel_names)
         made |= {name: getattr(shared[0], name) for name in ("normalization", "scaling")}
@@ -197,11 +200,25 @@ def input_options(input_path: str, options: dict[str, Any]) -> InputOptions:
     from gmkcf_dask.pipeline import InputOptions
     from gmkcf_dask.store.request import MAX_CLUSTERS
 
+    kernels = with_defaults(options)["kernels"]
+    if kernels != FACTORED and isinstance(input_path, FactorFiles):
+        raise InputError(
+            f"NAME=FILE gives factors ({input_path}): add --kernels factored, or give one INPUT"
+        )
     names = ("normalization", "scaling", "precision", "block", "merge_duplicates")
     return InputOptions(
         input_path,
-        resolve_kernels(with_defaults(options)["kernels"]),
+        () if kernels == FACTORED else resolve_kernels(kernels),
         options.get("text") or text_options_of(options),
         **{name: options[name] for name in names},
         max_clusters=options["max_clusters"] or max(MAX_CLUSTERS, options.get("n_clusters") or 0),
+        factors=factor_files(input_path) if kernels == FACTORED else None,
     )
+
+
+FACTORED = "factored"
+
+
+def factor_files(input_path: str) -> dict[str, str]:
+    """Files of factors by name; a single one is called as in Python."""
+    return input_path.files if isinstance(input_path, FactorFiles) else {"factor_0": input_path}

@@ -8,7 +8,13 @@ from typing import Any
 import click
 
 from gmkcf_dask.cli.commands import main
-from gmkcf_dask.cli.options import Location, cluster_options, raw_ids_option
+from gmkcf_dask.cli.options import (
+    FactorFiles,
+    Location,
+    cluster_options,
+    new_argument,
+    raw_ids_option,
+)
 from gmkcf_dask.cli.output import add_result, echo, output_options
 from gmkcf_dask.cli.progress import show_progress
 from gmkcf_dask.cli.report import printable
@@ -93,7 +99,7 @@ def report(run_folder: Path, out: Path | None) -> None:
 
 @main.command()
 @run_argument
-@click.argument("new", metavar="NEW")
+@new_argument
 @click.option("--out", type=Location(), required=True, help="CSV file for id,label,sure.")
 @click.option("--overwrite", is_flag=True, help="Replace the file that is there.")
 @raw_ids_option
@@ -107,6 +113,7 @@ def predict(
 ) -> None:
     """Send NEW samples to the clusters of a RUN, or of a model that was saved.
 
+    Of a run on factors (--kernels factored) NEW is NAME=FILE for each of them. Else
     NEW is of any kind that INPUT can be: a matrix with the columns that the run's input had, or
     texts, which are read with the vocabulary of the run. Their kernels with the run's samples come
     from the features in its store. Written is how clearly each sample belongs to its cluster, too:
@@ -120,8 +127,9 @@ def predict(
     check_out(out, overwrite=overwrite)
     form = FileForm(options["text_column"], options["id_column"], options["encoding"])
 
+    files = new.files if isinstance(new, FactorFiles) else new
     with CommandCluster(options) as cluster, show_progress("reading", "predict") as listen:
-        clusters = place_newcomers(run_folder, new, out, form, cluster, listen, raw_ids=raw_ids)
+        clusters = place_newcomers(run_folder, files, out, form, cluster, listen, raw_ids=raw_ids)
     total = sum(one.size for one in clusters)
     gathered = [one for one in clusters if one.label != NO_CLUSTER]
     without = total - sum(one.size for one in gathered)

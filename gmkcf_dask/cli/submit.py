@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from gmkcf_dask.cli.commands import main
-from gmkcf_dask.cli.options import COUNT, FILE, store_of, with_defaults
+from gmkcf_dask.cli.options import COUNT, FILE, FactorFiles, store_of, with_defaults
 from gmkcf_dask.errors import ClusterError, InputError, redacted
 from gmkcf_dask.store.files import absolute, make_folder, put_atomic
 from gmkcf_dask.store.object_storage import is_remote
@@ -286,8 +286,9 @@ def parse_inner(command: tuple[str, ...]) -> Inner:
                 reason = "the job brings a cluster of its own"
             raise InputError(f"{option} cannot be part of a job: {reason}, leave it out")
     where = context.params.get("input_path", context.params.get("store"))
-    path = None if where is None or "://" in str(where) else Path(where)
-    named = (context.params.get(name) for name in ("input_path", "store", "out"))
+    files = list(where.files.values()) if isinstance(where, FactorFiles) else [where]
+    path = None if files[0] is None or "://" in str(files[0]) else Path(files[0])
+    named = (*files, *(context.params.get(name) for name in ("store", "out")))
     paths = tuple(str(one) for one in named if one is not None)
     return Inner(command, path, context.params["out"], paths, context.params)
 

@@ -80,15 +80,11 @@ class CombinedKernels:
         """Σ K^i ∘ K^j between different samples, i of the tiles and j of the factors."""
         columns = []
         for j in range(len(self.factored.names)):
-            Z = self.factored.dense_factor(j)
-            products = self.tiled.matmul_each(Z)
-            own = self.factored.diagonal(j)
-            columns.append(
-                [
-                    float(np.sum(Z * KZ)) - float(self.tiled.diagonal(i) @ own)
-                    for i, KZ in enumerate(products)
-                ]
-            )
+            own, total = self.factored.diagonal(j), np.zeros(len(self.tiled.names))
+            for Z in self.factored.dense_columns(j):
+                total += [float(np.sum(Z * KZ)) for KZ in self.tiled.matmul_each(Z)]
+            diagonals = [self.tiled.diagonal(i) @ own for i in range(len(total))]
+            columns.append(total - np.array(diagonals))
         return np.array(columns).T
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gmkcf_dask.compute import costs
@@ -22,6 +23,29 @@ MEMORY_TENTHS = 4
 NEIGHBOUR_US, SMOOTH_US = 350, 120
 """Measured microseconds per sample and core: the search for neighbours, and all other stages."""
 FLOPS_PER_MS = 20_000_000
+
+
+@dataclass(frozen=True)
+class OwnFactor:
+    """A factor that the user brings, or that the features are. Bytes in memory, and counts."""
+
+    n_bytes: int
+    entries: int
+    """Numbers that a product multiplies."""
+    columns: int
+    stored_bytes: int
+
+    @classmethod
+    def of(
+        cls, shape: tuple[int, int], entries: int | None, size: int, *, written: bool
+    ) -> OwnFactor:
+        """Of a shape with so many entries, None for all; `written` if a store keeps its own."""
+        n, columns = shape
+        if entries is None:
+            entries, n_bytes = n * columns, n * columns * size
+        else:
+            n_bytes = entries * (size + 4) + 8 * n
+        return cls(n_bytes, entries, columns, n_bytes if written else 0)
 
 
 @dataclass(frozen=True)
@@ -47,21 +71,36 @@ class FactorSizes:
     arrays: int
     n_neighbours: int
     feature_bytes: int
+    own: tuple[OwnFactor, ...] = ()
+    """Given factors, and features that are factors."""
 
     @property
     def stored_bytes(self) -> int:
         """On disk, before compression."""
         rows = self.n * (self.arrays * self.rank * 4 + self.n_neighbours * 8)
-        return rows + self.n_features * self.rank * 4
+        own = sum(factor.stored_bytes for factor in self.own)
+        return rows + own + self.n_features * self.rank * 4
 
     @property
     def factor_bytes(self) -> int:
         """The factors of a fit in memory, and one array they are made from."""
-        return 4 * self.n * (self.used + self.rank)
+        return 4 * self.n * (self.used + self.rank) + sum(factor.n_bytes for factor in self.own)
+
+    @property
+    def entries(self) -> int:
+        """Numbers that a product with all kernels multiplies."""
+        return self.n * self.used + sum(factor.entries for factor in self.own)
+
+    @property
+    def columns(self) -> int:
+        """Of all factors together: a product with them has a row for each."""
+        return self.used + sum(factor.columns for factor in self.own)
 
     @property
     def search_bytes(self) -> int:
         """What a process needs to search neighbours: rows and index in float32, sums per thread."""
+        if not self.n_neighbours:
+            return 0
         return 2 * self.feature_bytes + 16 * self.n
 
     @property
@@ -79,20 +118,25 @@ def factor_sizes(
     most: int,
     feature_bytes: int,
     given_columns: int = 0,
+    own: Sequence[OwnFactor] = (),
 ) -> FactorSizes:
-    """What factored kernels take; they have columns for `most` clusters, given ones their own."""
+    """What factored kernels take; local ones have columns for `most` clusters, `own` their own.
+
+    Of given ones that are dense and float32 the number of all columns will do.
+    """
+    if given_columns:
+        own = (*own, OwnFactor.of((n, given_columns), None, 4, written=True))
     p = max(1, n_neighbours(n))
-    if "given" in kinds.values():
-        rank, used, arrays, near = given_columns, given_columns, 1, 0
-    elif "heat" in kinds.values():
-        rank = heat_rank(n, most)
-        used, arrays, near = len(kinds) * heat_rank(n, n_clusters), len(kinds), 2 * p
-    else:
-        rank = local_rank(n, max(1, n_features), most)
-        used = len(kinds) * local_rank(n, max(1, n_features), n_clusters)
-        arrays, near = STEPS, p
+    count = Counter(kinds.values())
+    rank = used = arrays = near = 0
+    if count["heat"]:
+        rank, arrays, near = heat_rank(n, most), count["heat"], 2 * p
+        used = count["heat"] * heat_rank(n, n_clusters)
+    elif count["local"]:
+        rank, arrays, near = local_rank(n, max(1, n_features), most), STEPS, p
+        used = count["local"] * local_rank(n, max(1, n_features), n_clusters)
     return FactorSizes(
-        n, n_features, len(kinds), n_clusters, rank, used, arrays, near, feature_bytes
+        n, n_features, len(kinds), n_clusters, rank, used, arrays, near, feature_bytes, tuple(own)
     )
 
 
@@ -194,7 +238,8 @@ def make_factor_plan(
     in_memory = sizes.factor_bytes <= free * MEMORY_TENTHS // 10
     fit = method + (sizes.factor_bytes if in_memory else 0)
     build = 0 if built else max(sizes.smooth_bytes, 0)
-    rows = FACTOR_ROWS * 4 * (3 * sizes.used + 8 * k)
+    rows = 3 * FACTOR_ROWS * sizes.entries * 8 // n if sizes.own else FACTOR_ROWS * 12 * sizes.used
+    rows += 4 * FACTOR_ROWS * 8 * k + 6 * 8 * sum(own.columns for own in sizes.own) * k
     search = 0 if built else sizes.search_bytes
     worker = PROCESS_BYTES + max(search, threads_per_worker * rows) + 64 * MIB
     driver = PROCESS_BYTES + max(fit, build) + 2 * sizes.feature_bytes + 1024 * n
@@ -219,8 +264,8 @@ def make_factor_plan(
             "give more memory, or use fewer clusters"
         )
     threads = max(1, n_workers * threads_per_worker)
-    touched = 4 * n * sizes.used * 6
-    flops = 2 * n * 2 * sizes.used * 2 * k * 6
+    touched = 4 * sizes.entries * 6
+    flops = 2 * 2 * sizes.entries * 2 * k * 6
     return FactorPlan(
         n=n,
         n_features=sizes.n_features,
@@ -240,7 +285,9 @@ def make_factor_plan(
         disk_needed=need,
         disk_free=disk_free,
         one_process=one_process,
-        build_ms=0 if built else ceil_div(n * NEIGHBOUR_US, 1000 * threads) + n * SMOOTH_US // 1000,
+        build_ms=0
+        if built or not sizes.n_neighbours
+        else ceil_div(n * NEIGHBOUR_US, 1000 * threads) + n * SMOOTH_US // 1000,
         iteration_ms=flops // (FLOPS_PER_MS * threads),
         job=job.method,
         tiles=tiles,

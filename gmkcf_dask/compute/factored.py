@@ -12,7 +12,7 @@ still never rises. The first part is (K + |Z||Z|ᵀ) / 2, so it costs one produc
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -21,6 +21,7 @@ from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 from scipy.linalg import eigh
 
 from gmkcf_dask.compute.blas import on_cores, one_blas_thread
@@ -45,6 +46,14 @@ BLOCK_ROWS = FACTOR_ROWS
 BLOCKS_PER_TASK = 8
 """Blocks that one task works through at most; there are at least `MIN_TASKS` tasks if possible."""
 MIN_TASKS = 16
+WIDE = 4096
+"""Columns of all factors together up to which a matrix of all with all is made."""
+SAMPLED = 2048
+"""Samples on which wider factors are compared with each other."""
+COLUMNS = 256
+"""Columns of a sparse factor that are made dense at once."""
+PARTIAL_BYTES = 512 << 20
+"""Of products Zᵀ Y of several groups of rows that wait to be added up."""
 T = TypeVar("T")
 
 
@@ -85,14 +94,17 @@ class MemoryFactors(FactorSource):
         dtype: np.dtype[np.floating[Any]] = np.dtype("f8") if wide else np.dtype("f4")
         ranks = tuple(int(Z.shape[1]) for Z in factors)
         n = int(factors[0].shape[0])
-        return cls(tuple(names), n, ranks, dtype, tuple(_of_dtype(Z, dtype) for Z in factors))
+        return cls(tuple(names), n, ranks, dtype, tuple(of_dtype(Z, dtype) for Z in factors))
 
     def block(self, kernel: int, rows: slice) -> Factor:
         return self.factors[kernel][rows]
 
 
-def _of_dtype(Z: Factor, dtype: np.dtype[Any]) -> Factor:
-    return np.ascontiguousarray(Z, dtype) if isinstance(Z, np.ndarray) else Z.tocsr().astype(dtype)
+def of_dtype(Z: Factor, dtype: np.dtype[Any]) -> Factor:
+    """Rows of a factor in the dtype of all; copied only where that is another."""
+    if isinstance(Z, np.ndarray):
+        return np.ascontiguousarray(Z, dtype)
+    return Z.tocsr().astype(dtype, copy=False)
 
 
 def row_blocks(n: int) -> list[slice]:
@@ -221,14 +233,26 @@ class FactoredKernels:
     def inner(self, Y: Floats, kernels: Sequence[int], positive: int = 0) -> dict[int, Floats]:
         """Z_iᵀ Y by kernel, shape (r_i, c); beside it |Z_i|ᵀ times the first columns of Y."""
         factor = as_factor(Y, self.source.dtype)
-        parts = self.map_rows(Inner(self.source, tuple(kernels), positive), factor)
-        return {i: sum_in_order([part[i] for part in parts]) for i in kernels}
+        work = Inner(self.source, tuple(kernels), positive)
+        rows = sum(self.source.ranks[i] for i in kernels)
+        size = 8 * max(1, rows * (Y.shape[1] + positive))
+        totals: dict[int, Floats] = {}
+        for part in self.rows_in_turn(work, factor, max(2, PARTIAL_BYTES // size)):
+            for i, own in part.items():
+                if i in totals:
+                    totals[i] += own
+                else:
+                    totals[i] = own.copy()
+        return totals
 
     def overview(self, groups: npt.NDArray[np.integer], n_groups: int) -> Overview:
         members = np.zeros((self.n_samples, n_groups))
         members[np.arange(self.n_samples), groups] = 1.0
         m = len(self.names)
         sums = self.inner(members, range(m))
+        grouped, n = np.array([G.T @ G for G in sums.values()]), self.n_samples
+        if is_wide(self.source.ranks):
+            return Overview(grouped, *self._compared_on_a_sample(), n * (n - 1))
         gram = self.gram(np.ones(m))
         ends = np.cumsum([0, *self.source.ranks])
         own = [slice(a, b) for a, b in pairwise(ends)]
@@ -236,27 +260,55 @@ class FactoredKernels:
         # between different samples: all pairs but those of a sample with itself
         products = [[np.square(gram[i, j]).sum() for j in own] for i in own] - lengths @ lengths.T
         totals = np.array([np.square(G.sum(axis=1)).sum() for G in sums.values()])
+        return Overview(grouped, np.asarray(products), totals - self.traces, n * (n - 1))
+
+    def _compared_on_a_sample(self) -> tuple[Floats, Floats]:
+        """Products between kernels and their sums, of pairs of some samples, for all pairs."""
         n = self.n_samples
-        return Overview(
-            np.array([G.T @ G for G in sums.values()]),
-            np.asarray(products),
-            totals - self.traces,
-            n * (n - 1),
-        )
+        chosen = np.unique(np.linspace(0, n - 1, min(n, SAMPLED)).astype(np.int64))
+        parts = self.map_rows(Chosen(self.source, chosen))
+        kernels = []
+        for i in range(len(self.names)):
+            blocks = [part[i] for part in parts if part[i].shape[0]]
+            Z: Any = np.concatenate(blocks) if isinstance(blocks[0], np.ndarray) else sparse.vstack(
+                blocks, "csr"
+            )  # fmt: skip
+            K = _dense(Z @ Z.T)
+            np.fill_diagonal(K, 0.0)
+            kernels.append(K)
+        s = len(chosen)
+        share = n * (n - 1) / max(1, s * (s - 1))
+        products = np.array([[float(np.vdot(A, B)) for B in kernels] for A in kernels])
+        return products * share, np.array([float(K.sum()) for K in kernels]) * share
 
     def gram(self, weights: Floats) -> Floats:
         """[√w_i Z_i]ᵀ [√w_i Z_i] for kernels of some weight side by side, shape (Σ r_i, Σ r_i)."""
         parts = self.map_rows(Gram(self.source, tuple(float(w) for w in np.sqrt(weights))))
         return sum_in_order(parts)
 
-    def dense_factor(self, i: int) -> Floats:
-        """Z_i whole, shape (n, r_i)."""
-        return _dense(self.source.block(i, slice(0, self.n_samples)))
+    def dense_columns(self, i: int) -> Iterator[Floats]:
+        """Z_i some columns at a time, shape (n, c); a dense one whole."""
+        Z = self.source.block(i, slice(0, self.n_samples))
+        if isinstance(Z, np.ndarray):
+            yield _dense(Z)
+            return
+        by_column = Z.tocsc()
+        for first in range(0, Z.shape[1], COLUMNS):
+            yield _dense(by_column[:, first : first + COLUMNS])
 
     def map_rows(
         self, work: Callable[[slice, AnyFloats | None], T], Y: AnyFloats | None = None
     ) -> list[T]:
         """Work on every group of row blocks, with its rows of Y; results in order."""
+        return list(self.rows_in_turn(work, Y))
+
+    def rows_in_turn(
+        self,
+        work: Callable[[slice, AnyFloats | None], T],
+        Y: AnyFloats | None = None,
+        at_once: int | None = None,
+    ) -> Iterator[T]:
+        """The same with so many results in memory at once."""
         blocks, step = row_blocks(self.n_samples), blocks_per_task(self.n_samples)
         starts = range(0, len(blocks), step)
         groups = [
@@ -266,7 +318,15 @@ class FactoredKernels:
         def rows_of(rows: slice) -> AnyFloats | None:
             return None if Y is None else Y[rows]
 
-        return map_tasks(self._runner, work, [(rows, rows_of(rows)) for rows in groups])
+        step = at_once or len(groups)
+        for first in range(0, len(groups), step):
+            some = groups[first : first + step]
+            yield from map_tasks(self._runner, work, [(rows, rows_of(rows)) for rows in some])
+
+
+def is_wide(ranks: Sequence[int]) -> bool:
+    """Whether factors have too many columns for a matrix of all of them with all."""
+    return sum(ranks) > WIDE
 
 
 class FusedFactors(BaseFusedKernel):
@@ -277,6 +337,9 @@ class FusedFactors(BaseFusedKernel):
         self.nonnegative = not any(stack.signed[i] for i in np.flatnonzero(weights))
         self.signed_factors = not self.nonnegative
         self._stack = stack
+        used = np.flatnonzero(weights)
+        self.wide = is_wide([stack.source.ranks[i] for i in used])
+        """Whether `leading_eigenpairs` would take too much memory."""
 
     def release(self) -> None:
         pass
@@ -345,12 +408,41 @@ class Inner:
             own = Y[part.start - rows.start : part.stop - rows.start]
             for i in self.kernels:
                 Z = self.source.block(i, part)
+                if not isinstance(Z, np.ndarray):
+                    columns = own.shape[1] + self.positive
+                    total = totals.setdefault(i, np.zeros((Z.shape[1], columns)))
+                    _add_thin(total, Z, own, self.positive)
+                    continue
                 product = _dense(Z.T @ own)
                 if self.positive:
                     first = np.ascontiguousarray(own[:, : self.positive])
                     product = np.hstack([product, _dense(abs(Z).T @ first)])
                 totals[i] = product if i not in totals else totals[i] + product
         return totals
+
+
+def _add_thin(total: Floats, Z: Any, own: AnyFloats, positive: int) -> None:
+    """Add Zᵀ Y, and |Z|ᵀ times the first columns of Y, in the rows that Z has columns for."""
+    used = np.flatnonzero(np.bincount(Z.indices, minlength=Z.shape[1]))
+    place = np.zeros(Z.shape[1], np.int32)
+    place[used] = np.arange(used.size, dtype=np.int32)
+    thin = sparse.csr_array((Z.data, place[Z.indices], Z.indptr), (Z.shape[0], used.size)).T
+    c = own.shape[1]
+    total[used, :c] += thin @ own
+    if positive:
+        total[used, c:] += abs(thin) @ np.ascontiguousarray(own[:, :positive])
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Those of some rows that were chosen, by kernel."""
+
+    source: FactorSource
+    chosen: npt.NDArray[np.int64]
+
+    def __call__(self, rows: slice, Y: AnyFloats | None) -> list[Factor]:
+        own = self.chosen[(rows.start <= self.chosen) & (self.chosen < rows.stop)] - rows.start
+        return [self.source.block(i, rows)[own] for i in range(len(self.source.names))]
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,12 @@ def read_npy(path: Path) -> AnyArray:
         return npy.read_array(file, allow_pickle=False)
 
 
+def read_npy_header(path: Path) -> tuple[tuple[int, ...], Any]:
+    """Shape and dtype of the array of an .npy file."""
+    with path.open("rb") as file:
+        return _header(file)
+
+
 def npz_names(path: Path | IO[bytes]) -> list[str]:
     """Names of the arrays in an .npz file."""
     with zipfile.ZipFile(path) as archive:

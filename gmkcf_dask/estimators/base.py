@@ -56,7 +56,6 @@ from gmkcf_dask.events import Event, Listener, StageNote, ignore
 from gmkcf_dask.kernels.specs import (
     FunctionKernel,
     KernelSpec,
-    factor_specs,
     precomputed_specs,
     resolve_kernels,
 )
@@ -87,8 +86,10 @@ from gmkcf_dask.results.schemas import plain_values
 from gmkcf_dask.results.training import training_of_request, training_of_store
 from gmkcf_dask.store.build import look_up
 from gmkcf_dask.store.files import check_writable
+from gmkcf_dask.store.given import given_factors
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.lock import owning
+from gmkcf_dask.store.manifest import Manifest
 from gmkcf_dask.store.object_storage import is_location, location
 from gmkcf_dask.store.request import MAX_CLUSTERS, KernelRequest
 
@@ -155,8 +156,10 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
         X : array or sparse matrix of shape (n_samples, n_features), texts, or a store
             Features; or a list, array or series of n_samples strings; or the path of a finished
             store, or an opened `KernelStore`; or, with precomputed kernels, an array of shape
-            (m, n, n) or a list of (n, n) arrays. Without a store a copy of dense features is kept
-            for new samples to be compared with, beside the caller's own.
+            (m, n, n) or a list of (n, n) arrays; or, with kernels="factored", a mapping of names to
+            arrays of shape (n_samples, r), to Zarr arrays or to paths, or one array. Without a
+            store a copy of dense features is kept for new samples to be compared with, beside the
+            caller's own.
         y : ignored
         resume : bool, default=False
             Go on from the checkpoint in `checkpoint_dir`; without one, from the beginning.
@@ -335,10 +338,7 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
         """A parameter left at its default takes what the store has; one that was set must agree."""
         manifest, defaults = store.manifest, type(self)().get_params()
         stored: dict[str, set[object]] = {
-            **{
-                name: {getattr(kernel, name) for kernel in manifest.kernels} or {defaults[name]}
-                for name in ("normalization", "scaling")
-            },
+            **{name: _options_of(manifest, name) or {defaults[name]} for name in _TILE_OPTIONS},
             "precision": {manifest.precision},
             "block_size": {manifest.block_size},
         }
@@ -525,8 +525,9 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
             self.n_features_in_ = request.n_samples
             return request
         if isinstance(kernels, str) and kernels == "factored":
-            request = KernelRequest(None, factor_specs(X), **options)
+            request = KernelRequest(None, given_factors(X), **options)
             self.n_features_in_ = sum(spec.factor.shape[1] for spec in request.given_factors)
+            self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on columns with names
             return request
         corpus = self._corpus(X, listen)
         if self.n_clusters > 1:
@@ -578,6 +579,15 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
         tags.input_tags.sparse = not precomputed
         tags.input_tags.pairwise = precomputed
         return tags
+
+
+_TILE_OPTIONS = ("normalization", "scaling")
+
+
+def _options_of(manifest: Manifest, name: str) -> set[object]:
+    """What the kernels of a store have for an option; factors that are no features have none."""
+    records = (*manifest.kernels, *manifest.factored)
+    return {value for one in records if (value := getattr(one, name)) is not None}
 
 
 def seed_of(random_state: Any) -> int:

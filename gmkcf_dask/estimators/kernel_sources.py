@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gmkcf_dask.compute.combined import CombinedKernels
 from gmkcf_dask.compute.factored import FactoredKernels
 from gmkcf_dask.compute.operators import KernelStack
 from gmkcf_dask.corpus.documents import texts_in
@@ -72,20 +73,22 @@ def store_at(given: str | Path) -> KernelStore:
 def parameters_of_store(manifest: Manifest, own: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of an estimator that match a store; `own` are its own, functions by name."""
     # matrices have options of their own, all others share theirs
-    shared = [kernel for kernel in manifest.kernels if kernel.name in manifest.formulas]
+    shared: list[Any] = [k for k in manifest.kernels if k.name in manifest.formulas]
     parameters: dict[str, Any] = {
         "precision": manifest.precision,
         # factors have no tiles
         "block_size": manifest.block_size if manifest.kernels else "auto",
     }
-    for first in (shared or list(manifest.kernels))[:1]:
-        parameters |= {"normalization": first.normalization, "scaling": first.scaling}
     names = own.get("kernels")
+    shared += [record for record in manifest.factored if record.normalization is not None]
+    for first in shared[:1] or manifest.kernels[:1]:
+        parameters |= {"normalization": first.normalization, "scaling": first.scaling}
     if manifest.n_features == 0:
+        passed = "factored" if manifest.factored else "precomputed"
         if names is not None:
-            parameters["kernels"] = "precomputed"
+            parameters["kernels"] = passed
         elif own.get("kernel") == MEAN:
-            parameters["kernel"] = "precomputed"
+            parameters["kernel"] = passed
     elif names is not None and not _is_set(names, manifest.kernel_names):
         parameters["kernels"] = list(manifest.kernel_names)
     return parameters
@@ -125,11 +128,12 @@ def kernels_of_fit(
     """
     training, names = model.training, model.clustering.kernel_names
     features: Features
-    if training.factors is not None:
-        stack = _factors_of_fit(model, training.factors)
-        if training.factors.given or (X is None and training.features is not None):
-            return stack, training.features
-        return stack, ArrayFeatures(_samples(training, X))
+    if training.factors is not None and not training.kernels:
+        factors = training.factors
+        if not factors.of_features or (X is None and training.features is not None):
+            return _factors_of_fit(model, factors), training.features
+        samples = _samples(training, X)
+        return _factors_of_fit(model, factors.in_memory(samples)), ArrayFeatures(samples)
     if training.precomputed:
         given = _matrices(X, len(names))
         features, matrices = NoFeatures(len(given[0].matrix)), dict(zip(names, given, strict=True))
@@ -141,18 +145,17 @@ def kernels_of_fit(
     once = tuple(_unresolved(training.kernels[i], matrices) for i in sorted(set(stored)))
     precision, block = model.parameters.get("precision", "float32"), model.parameters["block_size"]
     edge = None if block == "auto" else int(block)
-    dense, _ = dense_tiles(names, once, features, edge, precision, listen, stored=stored)
+    in_tiles = names[: len(training.kernels)]
+    dense, _ = dense_tiles(in_tiles, once, features, edge, precision, listen, stored=stored)
+    if training.factors is not None:
+        return CombinedKernels(dense, _factors_of_fit(model, training.factors)), features
     return dense, None if training.precomputed else features
 
 
 def _factors_of_fit(model: Model, factors: TrainingFactors) -> FactoredKernels:
-    if model.training.kernels:
-        raise InputError(
-            "kernels in tiles and factored kernels are not made again together: give the store of "
-            "the fit as X"
-        )
-    arrays, k = factors.arrays, model.method.n_clusters
-    return FactoredKernels(memory_factors(factors.kinds, arrays, k))
+    wide = model.parameters.get("precision") == "float64"
+    k = model.method.n_clusters
+    return FactoredKernels(memory_factors(factors.kinds, factors.arrays, k, wide=wide))
 
 
 def _samples(training: Training, X: Any) -> Any:

@@ -27,12 +27,13 @@ KERNELS = """
         "local" for neighbourhood kernels that suit the data; or kernel names ("paper12", "rbf_1",
         "poly_a1_b2", "linear", "cosine"), specs, or callables f(X_I, X_J) on two row blocks. A
         store knows a function by its name only. With "factored" X is a mapping of names to arrays
-        Z of shape (n_samples, r), such as sentence embeddings, and the kernels are Z Zᵀ."""
+        Z of shape (n_samples, r), such as sentence embeddings, and the kernels are Z Zᵀ: arrays of
+        NumPy or Zarr, sparse matrices, or paths of `.npy`, `.npz` and Zarr arrays."""
 
 KERNEL = """
-    kernel : str, spec, callable or "precomputed", default="mean"
-        One kernel by name; "mean" for the mean of the set local, or of all kernels of a store.
-        Of several precomputed kernels the mean is taken."""
+    kernel : str, spec, callable, "precomputed" or "factored", default="mean"
+        One kernel by name; "mean" for the mean of the set local, or of all kernels of a store. Of
+        several precomputed kernels, or of several factors (see `GMKCF`), the mean is taken."""
 
 PARAMETERS = """
     normalization : {"unit", "degree", "none"}, default="unit"
@@ -167,13 +168,13 @@ class SingleKernelClusterer(KernelClusterer):
     def _requested_kernels(self) -> object:
         self._used_kernel()
         mean = isinstance(self.kernel, str) and self.kernel == MEAN
-        return DEFAULT_KERNELS if mean else self.kernel
+        return DEFAULT_KERNELS if mean else self.kernel  # or "precomputed", "factored"
 
     def _names_wanted(self) -> tuple[str, ...] | None:
         return None  # one of the store's kernels, or their mean
 
     def _used_kernel(self, stored: tuple[str, ...] = ()) -> str:
-        if isinstance(self.kernel, str) and self.kernel in (MEAN, "precomputed"):
+        if isinstance(self.kernel, str) and self.kernel in (MEAN, "precomputed", "factored"):
             return MEAN
         if isinstance(self.kernel, str) and self.kernel in stored:
             return self.kernel

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gmkcf_dask.kernels.cross import missing_kernel
+from gmkcf_dask.kernels.factored import array_of
 from gmkcf_dask.kernels.specs import FunctionKernel, Precomputed
 from gmkcf_dask.methods.registry import parameters_of
 from gmkcf_dask.results.finished_run import model_of_run
@@ -62,6 +63,12 @@ def estimator_of(model: Model, kernels: Mapping[str, Any] | None = None) -> Any:
         estimator.text = training.reading.options
     if training.n_features or training.precomputed:
         estimator.n_features_in_ = training.n_features or training.n_samples
+    if training.factors is not None and training.factors.given and not training.n_features:
+        if not isinstance(getattr(estimator, "kernels", ""), str):
+            estimator.kernels = "factored"
+        kinds, arrays = training.factors.kinds, training.factors.arrays
+        own = (array_of(name, kind) for name, kind in kinds.items() if kind == "given")
+        estimator.n_features_in_ = sum(map(arrays.columns, own))
     if model.named_features:
         estimator.feature_names_in_ = np.array(training.terms, dtype=object)
     return estimator

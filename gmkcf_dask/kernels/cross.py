@@ -6,7 +6,7 @@ to [0, 1]: a new sample may lie farther away than any of the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -179,6 +179,16 @@ class CrossKernels:
                         nearest[rows] = np.where(closer, tile.cols.start + best, nearest[rows])
         return total, nearest
 
+    def column_blocks(self, new: Matrix, first: int) -> Iterator[tuple[slice, Floats]]:
+        """k_w(x, ·) on a block of training samples after the other, shape (n_new, len)."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            own = self.own_norms(new, first)
+            for tile in self._tiles(new, first, own):
+                whole = np.empty(tile.shape)
+                for rows, K in self._fused(tile):
+                    whole[rows] = K
+                yield tile.cols, whole
+
     def diagonal(self, new: Matrix, first: int) -> Floats:
         """k_w(x, x), shape (len,)."""
         where, total = slice(0, new.shape[0]), np.zeros(new.shape[0])
@@ -225,6 +235,23 @@ class CrossKernels:
             yield rows, K if called is None else K + called[rows]
         if called is not None and not formulas:
             yield _rows_in(tile, tile), called
+
+
+def products_of_blocks(
+    blocks: Iterable[tuple[slice, Floats]], n_new: int, B: Floats, diagonal: Floats
+) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """k_w(x, ·) B and the nearest training samples, as of `CrossKernels.products`."""
+    total = np.zeros((n_new, B.shape[1]))
+    nearest, distance = np.zeros(n_new, np.int64), np.full(n_new, np.inf)
+    for columns, K in blocks:
+        total += K @ B[columns]
+        d = diagonal[columns] - 2.0 * K
+        best = d.argmin(axis=1)
+        least = d[np.arange(len(d)), best]
+        closer = least < distance
+        distance = np.where(closer, least, distance)
+        nearest = np.where(closer, columns.start + best, nearest)
+    return total, nearest
 
 
 def _weighted_sum(

@@ -6,7 +6,7 @@ training samples. A new sample that equals a training sample takes its row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -17,8 +17,18 @@ from scipy import sparse
 
 from gmkcf_dask.corpus.model import Matrix
 from gmkcf_dask.kernels import heat, local
-from gmkcf_dask.kernels.factored import FactorKind, FactorView, array_of, factor_views, values_of
-from gmkcf_dask.kernels.features import Features
+from gmkcf_dask.kernels.cross import CrossKernels, products_of_blocks
+from gmkcf_dask.kernels.factored import (
+    FEATURES,
+    FOR_CLUSTERS,
+    PRODUCTS,
+    FactorKind,
+    FactorView,
+    array_of,
+    factor_views,
+    values_of,
+)
+from gmkcf_dask.kernels.features import Features, squared_norms
 from gmkcf_dask.kernels.neighbours import n_neighbours
 from gmkcf_dask.system.arrays import AnyFloats, Floats
 
@@ -31,14 +41,17 @@ _SAME = 1e-5
 class Arrays(Protocol):
     """The arrays of the training samples."""
 
-    def read(self, name: str) -> npt.NDArray[Any]:
-        """A whole array."""
+    def read(self, name: str) -> Any:
+        """A whole array; a sparse factor is CSR."""
+
+    def columns(self, name: str) -> int:
+        """Columns of an array."""
 
 
 class FactorExtension(Protocol):
     """From new samples to their rows of the arrays that factors are made of."""
 
-    def rows(self, new: Matrix) -> Mapping[str, AnyFloats]:
+    def rows(self, new: Matrix) -> Mapping[str, Any]:
         """By array, rows of new samples, shape (len, r)."""
 
 
@@ -216,37 +229,95 @@ class FactoredCross:
         self, new: Matrix, first: int, B: Floats, diagonal: Floats | None = None
     ) -> tuple[Floats, npt.NDArray[np.int64]]:
         """k_w(x, ·) B and the nearest training samples; see `CrossKernels.products`."""
+        if diagonal is not None:
+            rows_of = self.values_of(new)
+            ranges = _ranges(B.shape[0], _BLOCK)
+            blocks = ((rows, rows_of(rows)) for rows in ranges)
+            return products_of_blocks(blocks, new.shape[0], B, diagonal)
         # float64, or what else is in a block would show in the digits of a sample
-        zs = [z.astype(np.float64) for z in self._rows(new)]
         total = np.zeros((new.shape[0], B.shape[1]))
-        nearest, distance = np.zeros(new.shape[0], np.int64), np.full(new.shape[0], np.inf)
-        for start in range(0, B.shape[0], _BLOCK):
-            rows = slice(start, min(B.shape[0], start + _BLOCK))
+        for z, view, weight in zip(self._rows(new), self.views, self.weights, strict=True):
+            if weight != 0.0:
+                total += weight * np.asarray(_float64(z) @ self._inner(view, B))
+        return total, np.zeros(new.shape[0], np.int64)
+
+    def _inner(self, view: FactorView, B: Floats) -> Floats:
+        """Zᵀ B, shape (r, c), over blocks of rows."""
+        stored, total = self.arrays.read(view.array), np.zeros((view.rank, B.shape[1]))
+        for rows in _ranges(B.shape[0], _BLOCK):
+            Z = _float64(view.rows(stored[rows]))
+            if isinstance(Z, np.ndarray):
+                total += Z.T @ B[rows]
+            else:
+                used, columns = np.unique(Z.indices, return_inverse=True)
+                thin = sparse.csr_array((Z.data, columns, Z.indptr), (Z.shape[0], used.size))
+                total[used] += np.asarray(thin.T @ B[rows])
+        return total
+
+    def values_of(self, new: Matrix) -> Callable[[slice], Floats]:
+        """From a range of training samples to k_w(x, ·) on them, shape (n_new, len)."""
+        zs = [_float64(z) for z in self._rows(new)]
+
+        def values(rows: slice) -> Floats:
             K = np.zeros((new.shape[0], rows.stop - rows.start))
             for z, view, weight in zip(zs, self.views, self.weights, strict=True):
                 if weight != 0.0:
                     Z = view.rows(self.arrays.read(view.array)[rows])
-                    K += weight * (z @ Z.T)
-            total += K @ B[rows]
-            if diagonal is not None:
-                d = diagonal[rows] - 2.0 * K
-                best = d.argmin(axis=1)
-                least = d[np.arange(len(d)), best]
-                closer = least < distance
-                distance = np.where(closer, least, distance)
-                nearest = np.where(closer, start + best, nearest)
-        return total, nearest
+                    product: Any = z @ Z.T
+                    K += weight * (
+                        product if isinstance(product, np.ndarray) else product.toarray()
+                    )
+            return K
+
+        return values
 
     def diagonal(self, new: Matrix, first: int) -> Floats:
         """k_w(x, x), shape (len,)."""
         total = np.zeros(new.shape[0])
         for z, weight in zip(self._rows(new), self.weights, strict=True):
-            total += weight * np.einsum("ij,ij->i", z, z, dtype=np.float64)
+            total += weight * squared_norms(_float64(z))
         return total
 
-    def _rows(self, new: Matrix) -> list[AnyFloats]:
+    def _rows(self, new: Matrix) -> list[Any]:
         rows = self.extension.rows(new)
         return [view.rows(rows[view.array]) for view in self.views]
+
+
+def _ranges(n: int, step: int) -> list[slice]:
+    return [slice(first, min(n, first + step)) for first in range(0, n, step)]
+
+
+def _float64(z: Any) -> Any:
+    return z.astype(np.float64, copy=False)
+
+
+@dataclass(frozen=True)
+class SummedCross:
+    """Kernels in tiles and factored ones in one fit: what both answer, added up.
+
+    Attributes
+    ----------
+    tiled : CrossKernels
+    factored : FactoredCross
+    """
+
+    tiled: CrossKernels
+    factored: FactoredCross
+
+    def products(
+        self, new: Matrix, first: int, B: Floats, diagonal: Floats | None = None
+    ) -> tuple[Floats, npt.NDArray[np.int64]]:
+        """k_w(x, ·) B and the nearest training samples; see `CrossKernels.products`."""
+        if diagonal is not None:
+            rows_of = self.factored.values_of(new)
+            blocks = ((cols, K + rows_of(cols)) for cols, K in self.tiled.column_blocks(new, first))
+            return products_of_blocks(blocks, new.shape[0], B, diagonal)
+        tiled, nearest = self.tiled.products(new, first, B)
+        return tiled + self.factored.products(new, first, B)[0], nearest
+
+    def diagonal(self, new: Matrix, first: int) -> Floats:
+        """k_w(x, x), shape (len,)."""
+        return self.tiled.diagonal(new, first) + self.factored.diagonal(new, first)
 
 
 @dataclass(frozen=True)
@@ -256,23 +327,43 @@ class GivenExtension:
     ranks: Mapping[str, int]
     """By kernel, columns of its factor."""
 
-    def rows(self, new: Matrix) -> Mapping[str, AnyFloats]:
+    def rows(self, new: Matrix) -> Mapping[str, Any]:
         ends = np.cumsum([0, *self.ranks.values()]).tolist()
-        dense = new if isinstance(new, np.ndarray) else np.asarray(new.toarray())
         return {
-            array_of(name, "given"): dense[:, begin:end]
+            array_of(name, "given"): new[:, begin:end]
             for name, begin, end in zip(self.ranks, ends[:-1], ends[1:], strict=True)
         }
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """Linear and cosine kernels: rows of the features are rows of the factor, by `FactorView`."""
+
+    def rows(self, new: Matrix) -> Mapping[str, Any]:
+        return {FEATURES: new}
+
+
+@dataclass(frozen=True)
+class JoinedExtension:
+    """Several extensions of the same samples."""
+
+    parts: tuple[FactorExtension, ...]
+
+    def rows(self, new: Matrix) -> Mapping[str, Any]:
+        return {name: rows for part in self.parts for name, rows in part.rows(new).items()}
 
 
 @dataclass(frozen=True)
 class DictArrays:
     """Arrays in memory."""
 
-    arrays: Mapping[str, npt.NDArray[Any]]
+    arrays: Mapping[str, Any]
 
-    def read(self, name: str) -> npt.NDArray[Any]:
+    def read(self, name: str) -> Any:
         return self.arrays[name]
+
+    def columns(self, name: str) -> int:
+        return int(self.arrays[name].shape[1])
 
 
 @dataclass(frozen=True)
@@ -292,7 +383,7 @@ class TrainingFactors:
         return "given" in self.kinds.values()
 
     def array_names(self) -> list[str]:
-        """All arrays that new samples need."""
+        """All arrays that new samples need, beside the features."""
         names = [array_of(name, kind) for name, kind in self.kinds.items() if kind == "given"]
         if "local" in self.kinds.values():
             steps = [f"smooth_{t}" for t in range(max(local.DEPTHS) + 1)]
@@ -303,9 +394,21 @@ class TrainingFactors:
             names += [array_of(name, "heat") for name in heats]
         return names
 
-    def in_memory(self) -> TrainingFactors:
-        """The same with all arrays in the memory of this process."""
-        whole = {name: self.arrays.read(name) for name in self.array_names()}
+    @property
+    def of_features(self) -> bool:
+        """Whether some factor is made from features: then those of new samples are needed."""
+        return set(self.kinds.values()) != {"given"}
+
+    @property
+    def products(self) -> bool:
+        """Whether the features themselves are a factor."""
+        return any(kind in PRODUCTS for kind in self.kinds.values())
+
+    def in_memory(self, X: Matrix | None) -> TrainingFactors:
+        """The same with all arrays in the memory of this process; X are the features there."""
+        whole: dict[str, Any] = {name: self.arrays.read(name) for name in self.array_names()}
+        if X is not None and self.products:
+            whole[FEATURES] = X
         return TrainingFactors(self.kinds, DictArrays(whole))
 
     def views(self, n_clusters: int) -> tuple[FactorView, ...]:
@@ -314,15 +417,19 @@ class TrainingFactors:
 
     def cross(self, features: Features | None, weights: Floats, n_clusters: int) -> FactoredCross:
         """Σ weights_i k^i(x, ·) for new samples."""
-        views = self.views(n_clusters)
-        extension: FactorExtension
+        views, kinds = self.views(n_clusters), set(self.kinds.values())
+        parts: list[FactorExtension] = []
         if self.given:
-            extension = GivenExtension({view.name: view.rank for view in views})
-        else:
+            parts.append(
+                GivenExtension({v.name: v.rank for v in views if self.kinds[v.name] == "given"})
+            )
+        if kinds & set(FOR_CLUSTERS):
             assert features is not None
-            local_kind = "local" in self.kinds.values()
-            kind = LocalExtension if local_kind else HeatExtension
-            extension = kind(features, self.arrays)
+            kind = LocalExtension if "local" in kinds else HeatExtension
+            parts.append(kind(features, self.arrays))
+        if self.products:
+            parts.append(OwnRows())
+        extension = parts[0] if len(parts) == 1 else JoinedExtension(tuple(parts))
         return FactoredCross(views, weights, extension, self.arrays)
 
 
@@ -331,5 +438,5 @@ def views_of(
 ) -> tuple[FactorView, ...]:
     """The factors of kernels for so many clusters, from their arrays."""
     eigenvalues = {n: arrays.read(values_of(n)) for n, kind in kinds.items() if kind == "heat"}
-    ranks = {name: int(arrays.read(array_of(name, kind)).shape[1]) for name, kind in kinds.items()}
+    ranks = {name: arrays.columns(array_of(name, kind)) for name, kind in kinds.items()}
     return factor_views(kinds, ranks, eigenvalues, n_clusters)

@@ -10,9 +10,16 @@ import numpy as np
 
 from gmkcf_dask.kernels import heat, local
 from gmkcf_dask.kernels.neighbours import n_neighbours
-from gmkcf_dask.system.arrays import AnyFloats, Floats
+from gmkcf_dask.kernels.products import unit_length
+from gmkcf_dask.system.arrays import Floats
 
-FactorKind = Literal["local", "heat", "given"]
+FactorKind = Literal["local", "heat", "given", "rows", "unit"]
+PRODUCTS: tuple[FactorKind, ...] = ("rows", "unit")
+"""Kinds whose factor is X, as it is or with rows at unit length: see `kernels.products`."""
+FOR_CLUSTERS: tuple[FactorKind, ...] = ("local", "heat")
+"""Kinds whose columns depend on the number of clusters."""
+FEATURES = "features"
+"""Stands for an array: the features themselves."""
 NEIGHBOURS = ("neighbours", "similarities")
 """Arrays of local and of heat kernels: the nearest samples, and how near."""
 
@@ -49,18 +56,22 @@ class FactorView:
     scale: tuple[float, ...] | None = None
     unit: bool = True
 
-    def rows(self, stored: Any) -> AnyFloats:
-        """Rows of Z_i from rows of the array, shape (len, rank)."""
+    def rows(self, stored: Any) -> Any:
+        """Rows of Z_i from rows of the array, shape (len, rank); sparse ones stay sparse."""
+        if self.array == FEATURES:
+            return unit_length(stored) if self.unit else stored
+        if not isinstance(stored, np.ndarray):  # a sparse factor that the user brought
+            return stored
         own = stored[:, : self.rank]
         if self.scale is not None:
             own = own * np.asarray(self.scale, own.dtype)
-        if not isinstance(own, np.ndarray):  # a sparse factor that the user brought
-            return np.asarray(own.toarray())
         return local.unit_rows(own) if self.unit else np.ascontiguousarray(own)
 
 
 def array_of(name: str, kind: FactorKind) -> str:
     """The array that a kernel's factor is in."""
+    if kind in PRODUCTS:
+        return FEATURES
     if kind == "local":
         return f"smooth_{name.removeprefix('local_')}"
     return f"vectors_{name.removeprefix('heat_')}" if kind == "heat" else f"given_{name}"
@@ -73,8 +84,31 @@ def values_of(name: str) -> str:
 
 def is_made_by_name(name: str, kind: FactorKind) -> bool:
     """Whether there is such a kernel; given ones have any name."""
-    names = {"local": [f"local_{t}" for t in local.DEPTHS], "heat": list(heat.sizes(1, 2))}
+    names = {
+        "local": [f"local_{t}" for t in local.DEPTHS],
+        "heat": list(heat.sizes(1, 2)),
+        "rows": ["linear"],
+        "unit": ["linear", "cosine"],
+    }
     return kind == "given" or name in names[kind]
+
+
+def parts_of(name: str) -> tuple[str, str, str]:
+    """The arrays that a sparse factor is kept in: entries of each row, their columns, values.
+
+    A row block is a chunk of each; columns and values have one row for every block.
+    """
+    return f"csr_lengths_{name}", f"csr_columns_{name}", f"csr_values_{name}"
+
+
+def is_given(array: str) -> bool:
+    """Whether an array is of a factor that the user brings."""
+    return array.startswith(("given_", "csr_"))
+
+
+def is_by_block(array: str) -> bool:
+    """Whether an array has one row for every block of samples."""
+    return array.startswith(("csr_columns_", "csr_values_"))
 
 
 def local_rank(n: int, n_features: int, max_clusters: int) -> int:
@@ -152,7 +186,7 @@ def factor_views(
             weights = np.sqrt(heat.heat_weights(eigenvalues[name], n_clusters))
             views.append(FactorView(name, array, len(weights), tuple(map(float, weights))))
         else:
-            views.append(FactorView(name, array, rank, unit=False))
+            views.append(FactorView(name, array, rank, unit=kind == "unit"))
     return tuple(views)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from gmkcf_dask.corpus.arrays import RowArray, is_row_array
 from gmkcf_dask.corpus.validate import NotNumericError
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.kernels.local import DEPTHS
@@ -159,8 +160,9 @@ class Factor:
 
     Parameters
     ----------
-    factor : array or sparse matrix, shape (n_samples, r)
-        Finite; rows are taken as they are.
+    factor : array, sparse matrix or Zarr array, shape (n_samples, r)
+        Finite; rows are taken as they are. Mapped arrays and those of Zarr are read a block of
+        rows at a time.
     name : str
     """
 
@@ -169,6 +171,11 @@ class Factor:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "factor", _checked_factor(self.factor, self.name))
+
+
+def is_thin(factor: Any) -> bool:
+    """Whether a factor is a sparse matrix."""
+    return bool(sparse.issparse(factor))
 
 
 TileSpec = Rbf | Polynomial | Linear | Cosine | FunctionKernel | Precomputed
@@ -257,24 +264,36 @@ _UNIT = 1e-5
 
 
 def _checked_factor(Z: Any, name: str) -> Any:
-    """A factor as float32 or float64, dense or CSR; refused where it is not finite."""
-    thin = sparse.issparse(Z)
+    """A factor as float32 or float64, dense, CSR or in a file; refused where it is not finite."""
+    if is_row_array(Z):
+        if Z.dtype.kind not in "biuf":
+            raise NotNumericError(f"factor {name} is not numeric (dtype {Z.dtype})")
+        Z = RowArray(Z, f"factor {name}")
     try:
-        made: Any = sparse.csr_array(Z) if thin else np.asarray(Z)
-        if made.dtype.kind not in "biuf":
-            made = made.astype(np.float64)
+        made: Any = Z
+        if not isinstance(Z, RowArray):
+            made = sparse.csr_array(Z) if is_thin(Z) else np.asarray(Z)
+            if made.dtype.kind not in "biuf":
+                made = made.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise NotNumericError(f"factor {name} is not numeric: {error}") from error
     if made.ndim != 2 or 0 in made.shape:
         raise InputError(f"factor {name} has shape {made.shape}: give n_samples rows of numbers")
     if made.dtype not in (np.float32, np.float64):
         made = made.astype(np.float64)
-    bad = ~np.isfinite(made.data if thin else made)
-    if bad.any():
-        first = int(np.argmax(bad if thin else bad.any(axis=1)))
-        row = int(np.searchsorted(made.indptr, first, side="right")) - 1 if thin else first
-        raise InputError(f"factor {name} contains NaN or infinity in row {row}: fix that row")
+    for first in range(0, made.shape[0], _CHECKED_ROWS):
+        block = made[first : first + _CHECKED_ROWS]
+        bad = ~np.isfinite(block.data if is_thin(made) else block)
+        if bad.any():
+            at = int(np.argmax(bad if is_thin(made) else bad.any(axis=1)))
+            row = int(np.searchsorted(block.indptr, at, side="right")) - 1 if is_thin(made) else at
+            raise InputError(
+                f"factor {name} contains NaN or infinity in row {first + row}: fix that row"
+            )
     return made
+
+
+_CHECKED_ROWS = 4096
 
 
 def factor_specs(factors: object) -> tuple[Factor, ...]:
@@ -286,6 +305,8 @@ def factor_specs(factors: object) -> tuple[Factor, ...]:
         items = [(f"factor_{i}", Z) for i, Z in enumerate(factors)]
     else:
         items = [("factor_0", factors)]
+    if not items:
+        raise InputError("no factor was given: give a mapping of names to arrays")
     specs = tuple(Z if isinstance(Z, Factor) else Factor(Z, name) for name, Z in items)
     check_names(specs)
     rows = {int(spec.factor.shape[0]) for spec in specs}

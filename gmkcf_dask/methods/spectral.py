@@ -178,7 +178,7 @@ def eigenpairs_of_kernel(
     """The k leading eigenpairs of a kernel itself: from its factors, or by products with it."""
     # samples that are left out have rows of zeros in factors of features
     factors = kernel.whole if isinstance(kernel, FusedSubset) else kernel
-    if not isinstance(factors, FusedFactors):
+    if not isinstance(factors, FusedFactors) or factors.wide:
         diagonal = kernel.diagonal()
         n = len(diagonal)
         A, unknown = Matrix(np.ones(n), np.zeros(n), diagonal), np.empty((n, 0))

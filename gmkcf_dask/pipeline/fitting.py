@@ -97,7 +97,7 @@ def request_identity(request: KernelRequest, block: int) -> dict[str, Any]:
         "normalization": request.normalization,
         "scaling": request.scaling,
     }
-    if request.factored:
+    if request.limits_clusters:
         options["largest number of clusters"] = str(request.max_clusters)
     return {**_kernels_identity(request.names, request.precision, block), **options, **inputs}
 

@@ -16,7 +16,7 @@ from gmkcf_dask.compute.combined import CombinedKernels
 from gmkcf_dask.compute.costs import Job, dense_fit_bytes, tiled_bytes
 from gmkcf_dask.compute.dense import DEFAULT_BLOCK, DenseKernels
 from gmkcf_dask.compute.factor_plan import FactorPlan
-from gmkcf_dask.compute.factored import FactoredKernels, MemoryFactors
+from gmkcf_dask.compute.factored import FactoredKernels, MemoryFactors, of_dtype
 from gmkcf_dask.compute.operators import KernelStack
 from gmkcf_dask.compute.plan import Plan
 from gmkcf_dask.compute.tile_ops import MemoryTiles
@@ -24,7 +24,7 @@ from gmkcf_dask.compute.tiled import ResidencyMonitor, TiledKernels
 from gmkcf_dask.errors import PlanRefused
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.kernels.factor_cross import Arrays, views_of
-from gmkcf_dask.kernels.factored import FactorKind, array_of
+from gmkcf_dask.kernels.factored import FEATURES, FactorKind, FactorView
 from gmkcf_dask.kernels.features import Features
 from gmkcf_dask.kernels.tiles import CODE_SCALE, ResolvedKernel
 from gmkcf_dask.kernels.tiling import FACTOR_ROWS, Precision, Tiling
@@ -123,14 +123,15 @@ def memory_kernels(
         dense, built = build_dense(request, listen, job)
         if not request.factored:
             return MemoryKernels(dense, dense.block_size, built.kernels, built.norms)
-    refuse_more_clusters(request.names, n_clusters, request.max_clusters)
+    if request.limits_clusters:
+        refuse_more_clusters(request.names, n_clusters, request.max_clusters)
     arrays = MemoryArrays()
     arrays.build(factor_stages(request.factors, request.features, arrays), listen)
-    sparse = {
-        s.name: s.factor for s in request.given_factors if not isinstance(s.factor, np.ndarray)
-    }
-    arrays.arrays |= {array_of(name, "given"): Z for name, Z in sparse.items()}
-    factored = FactoredKernels(memory_factors(request.factored, arrays, n_clusters, sparse))
+    read = arrays
+    if request.corpus is not None:
+        read = MemoryArrays({**arrays.arrays, FEATURES: request.corpus.X})
+    wide = request.precision == "float64"
+    factored = FactoredKernels(memory_factors(request.factored, read, n_clusters, wide=wide))
     if dense is None or built is None:
         return MemoryKernels(factored, FACTOR_ROWS, arrays=arrays.arrays)
     both = CombinedKernels(dense, factored)
@@ -141,14 +142,16 @@ def memory_factors(
     kinds: Mapping[str, FactorKind],
     arrays: Arrays,
     n_clusters: int,
-    sparse: Mapping[str, Any] | None = None,
+    *,
+    wide: bool,
 ) -> MemoryFactors:
-    """The factors of kernels for so many clusters; sparse ones as they were given."""
-    kept = dict(sparse or {})
-    dense = {name: kind for name, kind in kinds.items() if name not in kept}
-    for view in views_of(dense, arrays, n_clusters):
-        kept[view.name] = view.rows(arrays.read(view.array))
-    return MemoryFactors.of([kept[name] for name in kinds], list(kinds))
+    """The factors of kernels for so many clusters; `wide` keeps features in float64."""
+
+    def factor(view: FactorView) -> Any:
+        Z = view.rows(arrays.read(view.array))
+        return Z if wide or view.array != FEATURES else of_dtype(Z, np.dtype("f4"))
+
+    return MemoryFactors.of(list(map(factor, views_of(kinds, arrays, n_clusters))), list(kinds))
 
 
 def stored_kernels(
@@ -176,9 +179,9 @@ def stored_kernels(
 def stored_factors(store: KernelStore, plan: FactorPlan, resources: Resources) -> FactoredKernels:
     """The factored kernels of a store for the clusters of a plan."""
     kinds = {record.name: record.kind for record in store.manifest.factored}
-    arrays = store.factors()
+    arrays, wide = store.factors(), store.manifest.precision == "float64"
     if plan.kernels_in_memory:
-        return FactoredKernels(memory_factors(kinds, arrays, plan.n_clusters))
+        return FactoredKernels(memory_factors(kinds, arrays, plan.n_clusters, wide=wide))
     refuse_blind_workers(resources.runner, store.path, store.manifest.store_id, write=False)
     views = views_of(kinds, arrays, plan.n_clusters)
-    return FactoredKernels(StoredFactorSource.of(arrays, views), resources.runner)
+    return FactoredKernels(StoredFactorSource.of(arrays, views, wide=wide), resources.runner)

@@ -26,10 +26,10 @@ def memory_kernels_by_k(request: KernelRequest, made: MemoryKernels) -> StackOf 
     """Kernels in memory for k clusters; None where they are the same for every k."""
     if made.arrays is None or "heat" not in request.factored.values():
         return None
-    arrays = MemoryArrays(dict(made.arrays))
+    arrays, wide = MemoryArrays(dict(made.arrays)), request.precision == "float64"
 
     def factors(k: int) -> FactoredKernels:
-        return FactoredKernels(memory_factors(request.factored, arrays, k))
+        return FactoredKernels(memory_factors(request.factored, arrays, k, wide=wide))
 
     return _beside_tiles(made.stack, factors)
 

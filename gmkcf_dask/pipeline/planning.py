@@ -11,7 +11,13 @@ import numpy as np
 
 from gmkcf_dask.cluster import LazyCluster, Resources
 from gmkcf_dask.compute.costs import Job
-from gmkcf_dask.compute.factor_plan import FactorPlan, FactorSizes, factor_sizes, make_factor_plan
+from gmkcf_dask.compute.factor_plan import (
+    FactorPlan,
+    FactorSizes,
+    OwnFactor,
+    factor_sizes,
+    make_factor_plan,
+)
 from gmkcf_dask.compute.plan import (
     Plan,
     Residency,
@@ -21,7 +27,14 @@ from gmkcf_dask.compute.plan import (
 )
 from gmkcf_dask.corpus.model import Matrix
 from gmkcf_dask.errors import InputError, PlanRefused
-from gmkcf_dask.kernels.factored import array_of, most_clusters
+from gmkcf_dask.kernels.factored import (
+    FOR_CLUSTERS,
+    PRODUCTS,
+    array_of,
+    most_clusters,
+    parts_of,
+)
+from gmkcf_dask.kernels.specs import is_thin
 from gmkcf_dask.kernels.tiling import default_block
 from gmkcf_dask.methods.base import MEAN, Method, SingleKernelMethod
 from gmkcf_dask.store.build import StorePlace
@@ -49,6 +62,8 @@ def request_plan(
     `job` says what is fitted, one run of gmkcf when not given; see `job_of`.
     """
     existing = None if place is None else place.store
+    if existing is not None:
+        request = request.as_stored(existing.manifest)
     disk_free = disk_free if place is None else usable_disk(place.path)
     X = None if request.corpus is None else request.corpus.X
     built = existing is not None and existing.manifest.complete
@@ -60,11 +75,12 @@ def request_plan(
     if not request.factored:
         assert tiles is not None
         return tiles
-    refuse_more_clusters(request.names, n_clusters, request.max_clusters)
+    if request.limits_clusters:
+        refuse_more_clusters(request.names, n_clusters, request.max_clusters)
     columns = 0 if X is None else X.shape[1]
     sizes = factor_sizes(
         request.factored, request.n_samples, columns, n_clusters, request.max_clusters,
-        0 if X is None else _bytes_of(X), sum(s.factor.shape[1] for s in request.given_factors),
+        0 if X is None else _bytes_of(X), own=_own_sizes(request),
     )  # fmt: skip
     block = existing.manifest.block_size if existing else request.block
     return _factor_plan(resources, sizes, disk_free, job, block, tiles, built=built)
@@ -129,12 +145,11 @@ def store_plan(
         return tiles
     assert m.factor_options is not None
     most = m.factor_options.max_clusters
-    refuse_more_clusters(m.kernel_names, n_clusters, most)
     kinds = {record.name: record.kind for record in m.factored}
-    given = sum(
-        m.factors[array_of(n, kind)].shape[1] for n, kind in kinds.items() if kind == "given"
-    )
-    sizes = factor_sizes(kinds, m.n_samples, m.n_features, n_clusters, most, 0, given)
+    if any(kind in FOR_CLUSTERS for kind in kinds.values()):
+        refuse_more_clusters(m.kernel_names, n_clusters, most)
+    own = _stored_own_sizes(store)
+    sizes = factor_sizes(kinds, m.n_samples, m.n_features, n_clusters, most, 0, own=own)
     return _factor_plan(resources, sizes, None, job, m.block_size, tiles, built=True)
 
 
@@ -146,6 +161,47 @@ def plan_fit_and_start(
         store_plan(store, n_clusters, described, job)
     resources = cluster.start(store.n_samples)
     return resources, store_plan(store, n_clusters, resources, job)
+
+
+def _own_sizes(request: KernelRequest) -> list[OwnFactor]:
+    """Factors that are given, and features that are factors."""
+    n, size = request.n_samples, np.dtype(_factor_dtype(request.precision)).itemsize
+    own = [
+        OwnFactor.of(s.factor.shape, s.factor.nnz if is_thin(s.factor) else None,
+                     s.factor.dtype.itemsize, written=True)
+        for s in request.given_factors
+    ]  # fmt: skip
+    if request.corpus is not None:
+        X = request.corpus.X
+        entries = None if isinstance(X, np.ndarray) else X.nnz
+        products = [kind for kind in request.factored.values() if kind in PRODUCTS]
+        own += [OwnFactor.of((n, X.shape[1]), entries, size, written=False)] * len(products)
+    return own
+
+
+def _stored_own_sizes(store: KernelStore) -> list[OwnFactor]:
+    m, own = store.manifest, []
+    for one in m.factored:
+        if one.kind in PRODUCTS:
+            data = m.features.get("data")
+            entries = None if data is None else data.shape[0]
+            size = np.dtype(_factor_dtype(m.precision)).itemsize
+            own.append(OwnFactor.of((m.n_samples, m.n_features), entries, size, written=False))
+        elif one.kind == "given" and one.columns is not None:
+            values = m.factors[parts_of(one.name)[2]]
+            entries, size = values.shape[0] * values.shape[1], np.dtype(values.dtype).itemsize
+            shape = (m.n_samples, one.columns)
+            own.append(OwnFactor.of(shape, entries, size, written=False))
+        elif one.kind == "given":
+            array = m.factors[array_of(one.name, one.kind)]
+            rows, columns = array.shape
+            size = np.dtype(array.dtype).itemsize
+            own.append(OwnFactor.of((rows, columns), None, size, written=False))
+    return own
+
+
+def _factor_dtype(precision: str) -> str:
+    return "float64" if precision == "float64" else "float32"
 
 
 def refuse_more_clusters(names: Sequence[str], n_clusters: int, most: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from gmkcf_dask.pipeline.prediction import Prediction, predict, refuse_other_col
 from gmkcf_dask.pipeline.reading import text_runner
 from gmkcf_dask.results.csv_cells import csv_lines, escaped_cell
 from gmkcf_dask.results.finished_run import model_of_run
-from gmkcf_dask.results.saved_model import is_model, load_model
+from gmkcf_dask.results.saved_model import Model, is_model, load_model
 from gmkcf_dask.results.training import Training
 from gmkcf_dask.store.features import StoredFeatures
 from gmkcf_dask.store.files import check_writable, exists, is_no_folder, put_atomic
@@ -57,7 +58,7 @@ def check_out(path: Path, *, overwrite: bool) -> None:
 
 def place_newcomers(
     run: Path,
-    new: str,
+    new: str | Mapping[str, str],
     out: Path,
     form: FileForm,
     cluster: LazyCluster,
@@ -67,9 +68,9 @@ def place_newcomers(
 ) -> list[Gathered]:
     """Write id, label and sureness of every new sample; returns the clusters they came into.
 
-    `run` is a run folder or a saved model, `new` the path of the new samples. With
-    `raw_ids` ids are written as they are, also those that a spreadsheet program takes for a
-    formula.
+    `run` is a run folder or a saved model, `new` the path of the new samples, or those of their
+    factors by name. With `raw_ids` ids are written as they are, also those that a spreadsheet
+    program takes for a formula.
     """
     model = load_model(run) if is_model(run) else model_of_run(run)
     model.training.refuse_missing()
@@ -78,18 +79,38 @@ def place_newcomers(
             f"the kernels of {run} were precomputed, so those of new samples have to be, too: use "
             "gmkcf_dask.load in Python, whose predict takes them"
         )
-    corpus = new_rows(model.training, new, form, cluster, listen)
-    if corpus.reading is None:  # of texts it is said by name
-        warn_about_zero_rows(corpus.X)
-    stored = isinstance(model.training.features, StoredFeatures)
-    resources = cluster.start(corpus.n_samples) if stored else None
-    prediction = predict(model, corpus.X, resources, listen)
-    put_atomic(out, as_csv(corpus.ids, prediction, raw_ids=raw_ids))
+    ids, prediction = _placed(model, new, form, cluster, listen)
+    put_atomic(out, as_csv(ids, prediction, raw_ids=raw_ids))
     counts = Counter(prediction.labels.tolist())
     clusters = model.insight.clusters if model.insight is not None else ()
     # a number again would say nothing
     names = {c.label: c.name for c in clusters if c.name != f"cluster {c.label}"}
     return [Gathered(label, counts[label], names.get(label, "")) for label in sorted(counts)]
+
+
+def _placed(
+    model: Model,
+    new: str | Mapping[str, str],
+    form: FileForm,
+    cluster: LazyCluster,
+    listen: Listener,
+) -> tuple[tuple[str, ...], Prediction]:
+    """Ids of new samples, and where they belong."""
+    training = model.training
+    if training.factors is not None and training.factors.given:
+        prediction = predict(model, new if isinstance(new, Mapping) else [Path(new)], None, listen)
+        return tuple(map(str, range(len(prediction.labels)))), prediction
+    if not isinstance(new, str):
+        raise InputError(
+            f"NAME=FILE gives factors ({', '.join(new)}), but the run was not made from factors: "
+            "give one file of new samples"
+        )
+    corpus = new_rows(training, new, form, cluster, listen)
+    if corpus.reading is None:  # of texts it is said by name
+        warn_about_zero_rows(corpus.X)
+    stored = isinstance(training.features, StoredFeatures)
+    resources = cluster.start(corpus.n_samples) if stored else None
+    return corpus.ids, predict(model, corpus.X, resources, listen)
 
 
 def new_rows(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 from gmkcf_dask.cluster import Resources, threads
 from gmkcf_dask.compute.cross_products import NewSampleKernels, map_new_samples
@@ -17,16 +18,17 @@ from gmkcf_dask.corpus.validate import as_features
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.kernels.cross import CrossKernels, PrecomputedRows, edges, sample_numbers
-from gmkcf_dask.kernels.factor_cross import TrainingFactors
+from gmkcf_dask.kernels.factor_cross import SummedCross, TrainingFactors
 from gmkcf_dask.kernels.factored import array_of
 from gmkcf_dask.kernels.features import ArrayFeatures
-from gmkcf_dask.kernels.specs import FunctionKernel, factor_specs, is_one_matrix
+from gmkcf_dask.kernels.specs import FunctionKernel, is_one_matrix, is_thin
 from gmkcf_dask.methods.members import NO_CLUSTER
 from gmkcf_dask.methods.predict import CentreExtension, extension_of
 from gmkcf_dask.pipeline.wordless import rows_with_words
 from gmkcf_dask.results.saved_model import Model
 from gmkcf_dask.results.training import Training
 from gmkcf_dask.store.features import StoredFeatures
+from gmkcf_dask.store.given import given_factors
 from gmkcf_dask.store.object_storage import location
 from gmkcf_dask.store.preflight import refuse_blind_workers
 from gmkcf_dask.system.arrays import Floats
@@ -83,11 +85,20 @@ def predict(
     thin = not isinstance(X, np.ndarray) and (features is None or features.offset is None)
     own_edge, edge = tiling or edges(X.shape[0], X.shape[1], sparse=thin)
     cross: NewSampleKernels
-    if training.factors is not None:
-        cross = training.factors.cross(features, extension.weights, model.method.n_clusters)
-    else:
+    m, k = len(training.kernels), model.method.n_clusters
+    tiled = factored = None
+    if m:
         assert features is not None
-        cross = CrossKernels(training.kernels, extension.weights, features, training.norms, edge)
+        in_tiles = extension.weights[:m]
+        tiled = CrossKernels(training.kernels, in_tiles, features, training.norms, edge)
+    if training.factors is not None:
+        factored = training.factors.cross(features, extension.weights[m:], k)
+    if tiled is not None and factored is not None:
+        cross = SummedCross(tiled, factored)
+    else:
+        one = tiled or factored
+        assert one is not None
+        cross = one
     diagonal = extension.wants_diagonal and not model.training.precomputed
     rows = map_new_samples(
         X, cross, known, extension, runner, listen, edge=own_edge, diagonal=diagonal
@@ -147,21 +158,47 @@ def _apart(X: Matrix, training: Training) -> Matrix:
 
 
 def _side_by_side(factors: TrainingFactors, new: Any) -> Matrix:
-    """Factors of new samples in one matrix, in the order of the kernels."""
-    specs = {spec.name: spec for spec in factor_specs(new)}
-    if len(factors.kinds) == len(specs) == 1:
-        specs = dict(zip(factors.kinds, specs.values(), strict=True))
-    parts = []
+    """Factors of new samples in one matrix, in the order of the kernels.
+
+    Arrays without names, one or a list, are taken in the order of the kernels.
+    """
+    if not isinstance(new, Mapping):
+        given = given_factors(new)
+        if len(given) != len(factors.kinds):
+            raise InputError(
+                f"{len(given)} factors of new samples were given but the model has "
+                f"{len(factors.kinds)}: give one for each of {', '.join(factors.kinds)}"
+            )
+        specs = dict(zip(factors.kinds, given, strict=True))
+    else:
+        refuse_other_names(new, factors.kinds)
+        specs = {spec.name: spec for spec in given_factors(new)}
+    parts: list[Any] = []
     for name in factors.kinds:
-        if name not in specs:
-            raise InputError(f"the factor of kernel {name} is missing: give one for every kernel")
-        own, wanted = specs[name].factor, factors.arrays.read(array_of(name, "given")).shape[1]
+        own, wanted = specs[name].factor, factors.arrays.columns(array_of(name, "given"))
         if own.shape[1] != wanted:
             raise InputError(
-                f"factor {name} has {own.shape[1]} columns but the model was fitted on {wanted}"
+                f"factor {name} has {own.shape[1]} columns but the model was fitted on {wanted}: "
+                "make the factors of new samples as those of the training samples were made"
             )
-        parts.append(own if isinstance(own, np.ndarray) else own.toarray())
+        parts.append(own if is_thin(own) else own[:])
+    if any(map(is_thin, parts)):
+        return sparse.csr_array(sparse.hstack(parts, "csr")).astype(np.float64)
     return np.hstack(parts).astype(np.float64)
+
+
+def refuse_other_names(given: Iterable[str], wanted: Iterable[str]) -> None:
+    """Factors of new samples must be of the kernels of the fit, all of them and no others."""
+    missing = [name for name in wanted if name not in given]
+    unknown = [str(name) for name in given if name not in wanted]
+    if not (missing or unknown):
+        return
+    wrong = [f"missing: {', '.join(missing)}"] if missing else []
+    wrong += [f"unknown: {', '.join(unknown)}"] if unknown else []
+    raise InputError(
+        f"factors of new samples must have the names of the fit ({'; '.join(wrong)}): give one for "
+        f"each of {', '.join(wanted)}"
+    )
 
 
 def _as_functions(training: Training, new: Any) -> tuple[Training, Matrix]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -12,11 +12,14 @@ from gmkcf_dask.compute.plan import refuse_by_count
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.corpus import TextOptions, read_corpus, refuse_equal_rows, warn_about_zero_rows
 from gmkcf_dask.corpus.folders import text_files
+from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.corpus.read import count_samples
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.events import Listener, StageProgress, ignore
+from gmkcf_dask.kernels.products import possible_products
 from gmkcf_dask.kernels.specs import KernelSpec, Normalization, Scaling, TileSpec
 from gmkcf_dask.kernels.tiling import Precision
+from gmkcf_dask.store.given import given_factors
 from gmkcf_dask.store.request import MAX_CLUSTERS, KernelRequest
 from gmkcf_dask.system.units import MIB
 
@@ -37,6 +40,8 @@ class InputOptions:
     block: int | None = None
     merge_duplicates: float = 0.0
     max_clusters: int = MAX_CLUSTERS
+    factors: Mapping[str, str] | None = None
+    """Files of arrays Z by name, whose kernels are Z Zᵀ; then `specs` are empty."""
 
 
 def read_request(
@@ -50,23 +55,34 @@ def read_request(
     Samples are counted before they are read: if `disk_free`, the bytes free for kernels, is too
     small for so many, the error comes at once.
     """
+    if given.factors is not None:
+        return _request_of(None, given_factors(given.factors), given)
     listen(StageProgress("reading", 0, -1, unit="samples"))
     n = None
     if disk_free is not None:
         n = count_samples(given.path, given.text)
-        tiled = sum(isinstance(spec, TileSpec) for spec in given.specs)
+        factored = possible_products(
+            given.specs, given.normalization, given.precision, given.merge_duplicates
+        )
+        tiled = 0 if factored else sum(isinstance(spec, TileSpec) for spec in given.specs)
         refuse_by_count(n or 0, tiled, given.precision, disk_free)
     with text_runner(given.path, given.text, cluster, n) as runner:
         corpus = read_corpus(given.path, text=given.text, runner=runner, listen=listen)
     refuse_equal_rows(corpus.X)
     if corpus.reading is None:  # else reading has warned, by name
         warn_about_zero_rows(corpus.X)
-    request = KernelRequest(
-        corpus, given.specs, given.normalization, given.scaling, given.precision, given.block,
-        given.merge_duplicates, given.max_clusters,
-    )  # fmt: skip
+    request = _request_of(corpus, given.specs, given)
     listen(StageProgress("reading", request.n_samples, request.n_samples, unit="samples"))
     return request
+
+
+def _request_of(
+    corpus: Corpus | None, specs: tuple[KernelSpec, ...], given: InputOptions
+) -> KernelRequest:
+    return KernelRequest(
+        corpus, specs, given.normalization, given.scaling, given.precision, given.block,
+        given.merge_duplicates, given.max_clusters,
+    )  # fmt: skip
 
 
 @contextmanager

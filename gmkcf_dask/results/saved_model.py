@@ -25,6 +25,7 @@ from gmkcf_dask.corpus.validate import as_features
 from gmkcf_dask.errors import DamagedModelError, InputError, StoreError
 from gmkcf_dask.kernels.cross import missing_kernel
 from gmkcf_dask.kernels.factor_cross import DictArrays, TrainingFactors
+from gmkcf_dask.kernels.factored import FEATURES
 from gmkcf_dask.kernels.features import ArrayFeatures
 from gmkcf_dask.kernels.specs import (
     FunctionKernel,
@@ -227,22 +228,39 @@ def _factors_tree(training: Training) -> dict[str, Any]:
         return {}
     factors = training.factors
     arrays: dict[str, Any] = {n: factors.arrays.read(n) for n in factors.array_names()}
-    for name, values in arrays.items():
+    for name, values in list(arrays.items()):
         if not isinstance(values, np.ndarray):  # a sparse factor that the user brought
-            arrays[name] = values.toarray()
+            del arrays[name]
+            arrays |= {f"{name}/{part}": own for part, own in _parts_of(values).items()}
     records = [{"name": name, "kind": kind} for name, kind in factors.kinds.items()]
     return {"factors": records, "factor_arrays": arrays}
 
 
-def _factors(content: ModelTraining) -> TrainingFactors | None:
+def _factors(content: ModelTraining, X: Matrix | None) -> TrainingFactors | None:
     if not content.factors:
         return None
     kinds = {record.name: record.kind for record in content.factors}
-    factors = TrainingFactors(kinds, DictArrays(content.factor_arrays))
-    missing = set(factors.array_names()) - set(content.factor_arrays)
+    arrays: dict[str, Any] = dict(content.factor_arrays)
+    for name in [name for name in arrays if name.endswith("/shape")]:
+        whole = name.removesuffix("/shape")
+        parts = {part: arrays.pop(f"{whole}/{part}") for part in _SPARSE}
+        arrays[whole] = _checked_rows(parts)
+    if X is not None:
+        arrays[FEATURES] = X
+    factors = TrainingFactors(kinds, DictArrays(arrays))
+    missing = set(factors.array_names()) - set(arrays)
     if missing:
         raise ValueError(f"{min(missing)} is missing")
     return factors
+
+
+_SPARSE = ("data", "indices", "indptr", "shape")
+
+
+def _checked_rows(parts: Mapping[str, npt.NDArray[Any]]) -> Any:
+    made = _whole(parts)
+    made.check_format(full_check=True)
+    return made
 
 
 def _model(path: Path, file: ModelFile) -> Model:
@@ -273,7 +291,7 @@ def _model(path: Path, file: ModelFile) -> Model:
         titles=_texts(strings.titles, n),
         excerpts=_texts(strings.excerpts, n),
         topics=_texts(strings.topics, n),
-        factors=_factors(content.training),
+        factors=_factors(content.training, None if features is None else features.X),
     )
     parameters = {
         name: tuple(value) if isinstance(value, list) else value

@@ -15,6 +15,7 @@ from gmkcf_dask.corpus.text_options import TextReading
 from gmkcf_dask.errors import DamagedStoreError, DataWarning, InputError, StoreGoneError
 from gmkcf_dask.kernels.cross import MissingFunction, missing_function_message, missing_kernel
 from gmkcf_dask.kernels.factor_cross import DictArrays, TrainingFactors
+from gmkcf_dask.kernels.factored import FEATURES
 from gmkcf_dask.kernels.features import ArrayFeatures, Features
 from gmkcf_dask.kernels.specs import FunctionKernel, KernelSpec, Precomputed, parse_kernel
 from gmkcf_dask.kernels.tiles import ResolvedKernel
@@ -85,13 +86,15 @@ class Training:
 
     def in_memory(self) -> Training:
         """The same with features in the memory of this process."""
-        factors = None if self.factors is None else self.factors.in_memory()
-        if self.features is None or isinstance(self.features, ArrayFeatures):
-            return replace(self, factors=factors)
-        if isinstance(self.features, StoredFeatures):
-            self.features.refuse_another()
-        whole = self.features.rows(slice(0, self.n_samples))
-        return replace(self, features=ArrayFeatures(whole), factors=factors)
+        features = self.features
+        if isinstance(features, StoredFeatures):
+            features.refuse_another()
+        if features is not None and not isinstance(features, ArrayFeatures):
+            features = ArrayFeatures(features.rows(slice(0, self.n_samples)))
+        factors = self.factors
+        if factors is not None:
+            factors = factors.in_memory(None if features is None else features.X)
+        return replace(self, features=features, factors=factors)
 
     def refuse_damaged(self, *needed: str) -> None:
         """Refuse to go on where something that is needed is damaged."""
@@ -111,12 +114,12 @@ class Training:
                     f"kernel {spec.name} is a matrix and others are computed from features, so "
                     "there is nothing to compute it from for new samples: give a function instead"
                 )
-        if self.factors is not None and self.kernels:
-            raise InputError(
-                "new samples cannot be placed by kernels in tiles and factored kernels together: "
-                "fit with one of the two kinds"
-            )
         given = self.factors is not None and self.factors.given
+        if given and (self.kernels or (self.factors is not None and self.factors.of_features)):
+            raise InputError(
+                "new samples cannot be placed by factors that were passed in together with kernels "
+                "that are computed: pass all of them in as factors, or compute all"
+            )
         if self.features is None and not (self.precomputed or given):
             raise InputError(
                 self.gone
@@ -133,7 +136,10 @@ def training_of_request(
 ) -> Training:
     """Of kernels in memory: features by reference, so they must be nobody else's to change."""
     corpus, kept = request.corpus, tuple(map(_without_matrix, kernels))
-    factors = None if arrays is None else TrainingFactors(request.factored, DictArrays(arrays))
+    factors = None
+    if arrays is not None:
+        features = {} if corpus is None else {FEATURES: corpus.X}
+        factors = TrainingFactors(request.factored, DictArrays({**arrays, **features}))
     if corpus is None:
         return Training(request.n_samples, 0, kept, norms, None, factors=factors)
     return Training(

@@ -53,6 +53,7 @@ from gmkcf_dask.store.tile_tasks import (
 from gmkcf_dask.store.verify import (
     BadTile,
     Damage,
+    bad_given_blocks,
     find_bad_tiles,
     find_damage,
     find_damage_beside_tiles,
@@ -80,7 +81,7 @@ def find_store(path: Path, request: KernelRequest) -> KernelStore | None:
     if not is_store(path):
         return None
     store = KernelStore(files.absolute(path), Manifest.read(path))
-    wanted = request.manifest(request.block or 1)
+    wanted = request.as_stored(store.manifest).manifest(request.block or 1)
     different = differences(store.manifest, wanted, any_block=request.block is None)
     if different:
         raise StoreError(
@@ -146,6 +147,8 @@ def build_at(
         Something is damaged that cannot be repaired.
     """
     path, store = place.path, place.store
+    if store is not None:
+        request = request.as_stored(store.manifest)
     if request.precomputed:
         runner = Runner(n_threads=runner.n_threads)
     if store is not None and store.manifest.complete:
@@ -181,7 +184,10 @@ def _repaired(
     """A complete store, once it is whole."""
 
     def look(store: KernelStore) -> Damage:
-        return find_damage(store, runner, listen) if verify else find_damage_beside_tiles(store)
+        if verify:
+            return find_damage(store, runner, listen)
+        # what was passed in comes back from nowhere else
+        return replace(find_damage_beside_tiles(store), blocks=tuple(bad_given_blocks(store)))
 
     if not look(store) and not (verify and store.manifest.lacks):
         store.warn_about_format()
@@ -327,12 +333,6 @@ class _Build:
 
     def _write_factors(self, store: KernelStore, features: Features) -> KernelStore:
         runner = self.runner
-        for given in self.request.given_factors:
-            if not isinstance(given.factor, np.ndarray):
-                raise InputError(
-                    f"factor {given.name} is sparse, and a store keeps dense factors: leave the "
-                    "store out, or give a dense array"
-                )
         if self.request.given_factors:  # they live in this process, and so do their tasks
             runner = Runner(n_threads=runner.n_threads)
         arrays = StoreArrays(store, runner, lambda: confirm(store.path, self.lock))

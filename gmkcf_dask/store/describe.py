@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from gmkcf_dask.errors import redacted
+from gmkcf_dask.kernels.factored import PRODUCTS
 from gmkcf_dask.kernels.tiling import STORED_BYTES
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.lock import holder
-from gmkcf_dask.store.manifest import KernelRecord, Manifest
+from gmkcf_dask.store.manifest import FactorRecord, KernelRecord, Manifest
 from gmkcf_dask.system.html import block, paragraph, table, text
 from gmkcf_dask.system.units import human_bytes
 
@@ -38,7 +39,7 @@ def describe(path: Path) -> list[str]:
         if other != record.name:
             facts.append(f"tiles of {other} stand for it")
         lines.append(f"  {record.name:<{width}}  {', '.join(facts)}")
-    lines += [f"  {one.name:<{width}}  factored, {_factor_facts(m)}" for one in m.factored]
+    lines += [f"  {one.name:<{width}}  factored, {_factor_facts(m, one)}" for one in m.factored]
     lines += [f"nearly the same: {sentence}" for sentence in store.duplicates()]
     return lines
 
@@ -82,7 +83,9 @@ def in_html(store: KernelStore) -> str:
 
 
 def _features(m: Manifest) -> str:
-    return f"{m.n_features:,}" if m.n_features else "none (precomputed kernels)"
+    if m.n_features:
+        return f"{m.n_features:,}"
+    return "none (factors)" if m.factored else "none (precomputed kernels)"
 
 
 def _tiles(m: Manifest) -> str:
@@ -92,8 +95,12 @@ def _tiles(m: Manifest) -> str:
     return f"{done:,} of {m.n_tiles:,} per kernel, {edge}×{edge}"
 
 
-def _factor_facts(m: Manifest) -> str:
+def _factor_facts(m: Manifest, one: FactorRecord) -> str:
     assert m.factor_options is not None
+    if one.kind in PRODUCTS:
+        return f"{one.normalization}, {one.scaling}: the features themselves"
+    if one.kind == "given":
+        return "passed in, cannot be computed again" + (", sparse rows" if one.columns else "")
     return f"for at most {m.factor_options.max_clusters} clusters"
 
 

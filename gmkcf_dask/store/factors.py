@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from math import prod
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import numpy as np
@@ -23,13 +23,14 @@ from msgspec import structs
 from scipy import sparse
 
 from gmkcf_dask.compute.eigen import leading_eigenpairs_of
-from gmkcf_dask.compute.factored import BLOCK_ROWS, FactorSource, map_tasks
+from gmkcf_dask.compute.factored import BLOCK_ROWS, FactorSource, map_tasks, of_dtype
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.errors import DamagedStoreError, StoreGoneError
 from gmkcf_dask.events import Listener, StageNote, StageProgress, ignore
 from gmkcf_dask.kernels import heat, local
 from gmkcf_dask.kernels.factor_cross import Arrays
 from gmkcf_dask.kernels.factored import (
+    FEATURES,
     NEIGHBOURS,
     ArrayShape,
     FactorKind,
@@ -38,8 +39,10 @@ from gmkcf_dask.kernels.factored import (
     array_shapes,
     heat_rank,
     heat_shapes,
+    is_by_block,
     local_rank,
     local_shapes,
+    parts_of,
     values_of,
 )
 from gmkcf_dask.kernels.features import Features
@@ -53,6 +56,7 @@ from gmkcf_dask.kernels.neighbours import (
     search,
     search_dense,
 )
+from gmkcf_dask.kernels.specs import is_thin
 from gmkcf_dask.store.digests import TileTable
 from gmkcf_dask.store.features import StoredFactors, write_array_chunk, write_metadata
 from gmkcf_dask.store.kernel_store import KernelStore
@@ -61,7 +65,7 @@ from gmkcf_dask.store.manifest import DIGEST_BYTES, FactorArray
 from gmkcf_dask.system.arrays import Floats
 from gmkcf_dask.system.units import ceil_div
 
-Values = npt.NDArray[Any]
+Values = Any
 Blocks = dict[str, Values]
 """Rows of arrays by name."""
 _SECONDS_BETWEEN_MANIFESTS = 2.0
@@ -172,6 +176,9 @@ class MemoryArrays(FactorArrays):
     def read(self, name: str) -> Values:
         return self.arrays[name]
 
+    def columns(self, name: str) -> int:
+        return int(self.arrays[name].shape[1])
+
     def reader(self) -> Arrays:
         return self
 
@@ -201,7 +208,7 @@ class StoreArrays(FactorArrays):
 
     def fill(self, stage: Stage, blocks: Sequence[int], listen: Listener) -> None:
         self._create(stage)
-        layouts = {n: factor_layout(self.store.manifest.factors[n]) for n in stage.arrays}
+        layouts = {n: factor_layout(n, self.store.manifest.factors[n]) for n in stage.arrays}
         # the remark is of the driver, and holds what cannot travel
         write = WriteBlocks(str(self.store.path), replace(stage, remark=None), layouts)
         n_blocks, names = stage.n_blocks, list(stage.arrays)
@@ -238,7 +245,7 @@ class StoreArrays(FactorArrays):
             return
         self._confirm()
         for name, record in made.items():
-            fields = factor_layout(record).fields()
+            fields = factor_layout(name, record).fields()
             write_metadata(self.store.path, f"factors/{name}", fields)
         self.store = self.store.with_manifest(factors={**m.factors, **made})
 
@@ -282,16 +289,21 @@ class StoredFactorSource(FactorSource):
     views: tuple[FactorView, ...]
 
     @classmethod
-    def of(cls, stored: StoredFactors, views: Sequence[FactorView]) -> StoredFactorSource:
-        wide = all(stored.layouts[view.array].dtype == "float64" for view in views)
+    def of(
+        cls, stored: StoredFactors, views: Sequence[FactorView], *, wide: bool
+    ) -> StoredFactorSource:
+        """Factors of one dtype: float64 where all are; `wide` is for those that are features."""
+        wide = all(
+            wide if view.array == FEATURES else stored.dtype(view.array) == "float64"
+            for view in views
+        )
         dtype: np.dtype[np.floating[Any]] = np.dtype("f8") if wide else np.dtype("f4")
-        n = stored.layouts[views[0].array].shape[0]
         names, ranks = tuple(v.name for v in views), tuple(v.rank for v in views)
-        return cls(names, n, ranks, dtype, stored, tuple(views))
+        return cls(names, stored.n_samples, ranks, dtype, stored, tuple(views))
 
     def block(self, kernel: int, rows: slice) -> Any:
         view = self.views[kernel]
-        return np.ascontiguousarray(view.rows(self.stored.read(view.array, rows)), self.dtype)
+        return of_dtype(view.rows(self.stored.read(view.array, rows)), self.dtype)
 
 
 @dataclass(frozen=True)
@@ -302,6 +314,9 @@ class KeptArrays:
 
     def read(self, name: str) -> Values:
         return _kept(self.stored.path, self.stored.store_id, name, self.stored.run)(self.stored)
+
+    def columns(self, name: str) -> int:
+        return self.stored.columns(name)
 
 
 @lru_cache(maxsize=16)
@@ -320,13 +335,13 @@ def _kept(path: str, store_id: str, name: str, run: str) -> Callable[[StoredFact
 def bad_blocks(store: KernelStore, name: str) -> list[int]:
     """Blocks of an array that are missing, or not what was written."""
     record, arrays = store.manifest.factors[name], store.factors()
-    bad = []
-    for block in range(ceil_div(record.shape[0], BLOCK_ROWS)):
+    bad, step = [], 1 if is_by_block(name) else BLOCK_ROWS
+    for block in range(ceil_div(record.shape[0], step)):
         digest = record.digests[2 * DIGEST_BYTES * block : 2 * DIGEST_BYTES * (block + 1)]
         if not digest.strip("0"):
             bad.append(block)
             continue
-        rows = slice(block * BLOCK_ROWS, (block + 1) * BLOCK_ROWS)
+        rows = slice(block * step, (block + 1) * step)
         try:
             arrays.read(name, rows)
         except StoreGoneError:
@@ -388,11 +403,14 @@ def factor_stages(
     if "heat" in kinds:
         yield from heat_stages(HeatOptions.of(features, d, most), features, arrays)
     for name, Z in request.given.items():
-        if not isinstance(Z, np.ndarray):  # it stays as it is, in memory
-            continue
-        shape = ArrayShape(Z.shape, "float64" if Z.dtype == np.float64 else "float32")
-        array = array_of(name, "given")
-        yield Stage("factors", {array: shape}, partial(_given_rows, array, Z), here=True)
+        array, dtype = array_of(name, "given"), _dtype_of(Z)
+        if not is_thin(Z):
+            shape = ArrayShape(Z.shape, dtype)
+            yield Stage("factors", {array: shape}, partial(_given_rows, array, Z), here=True)
+        elif isinstance(arrays, MemoryArrays):  # it stays as it is
+            arrays.arrays[array] = Z
+        else:
+            yield thin_stage(name, Z)
 
 
 @dataclass(frozen=True)
@@ -408,7 +426,7 @@ class FactorRequest:
 def factor_bytes(request: FactorRequest, n: int) -> int:
     """Bytes of all arrays of a request, before compression."""
     shapes = array_shapes(request.kinds, n, request.n_features, request.max_clusters).values()
-    given = sum(Z.nbytes for Z in request.given.values() if isinstance(Z, np.ndarray))
+    given = sum(given_bytes(Z) for Z in request.given.values())
     return given + sum(prod(a.shape) * np.dtype(a.dtype).itemsize for a in shapes)
 
 
@@ -423,8 +441,45 @@ def written_bytes(factors: Mapping[str, FactorArray]) -> int:
     return total
 
 
-def _given_rows(array: str, Z: Values, rows: slice) -> Blocks:
+def given_bytes(Z: Any) -> int:
+    """Bytes of a factor that the user brings: of all entries, or of those that are not 0."""
+    if is_thin(Z):
+        return int(Z.nnz * (Z.dtype.itemsize + 4) + 8 * Z.shape[0])
+    return int(prod(Z.shape) * Z.dtype.itemsize)
+
+
+def _dtype_of(Z: Any) -> Literal["float32", "float64"]:
+    return "float64" if Z.dtype == np.float64 else "float32"
+
+
+def _given_rows(array: str, Z: Any, rows: slice) -> Blocks:
     return {array: Z[rows]}
+
+
+def thin_stage(name: str, Z: Any) -> Stage:
+    """A sparse factor as row blocks: how many entries each row has, their columns and values."""
+    n = Z.shape[0]
+    ends = Z.indptr[np.r_[0:n:BLOCK_ROWS, n]]
+    width = max(1, int(np.diff(ends).max()))
+    shape = (len(ends) - 1, width)
+    lengths, columns, values = parts_of(name)
+    arrays = {
+        lengths: ArrayShape((n,), "int32"),
+        columns: ArrayShape(shape, "int32"),
+        values: ArrayShape(shape, _dtype_of(Z)),
+    }
+    return Stage("factors", arrays, partial(_thin_rows, name, Z, width), here=True)
+
+
+def _thin_rows(name: str, Z: Any, width: int, rows: slice) -> Blocks:
+    own = Z[rows]
+    made = []
+    for entries in (own.indices.astype(np.int32), own.data):
+        padded = np.zeros((1, width), entries.dtype)
+        padded[0, : entries.size] = entries
+        made.append(padded)
+    lengths = np.diff(own.indptr).astype(np.int32)
+    return dict(zip(parts_of(name), (lengths, *made), strict=True))
 
 
 # local kernels

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
@@ -21,6 +21,7 @@ from zarr.storage import FsspecStore, LocalStore
 
 from gmkcf_dask.corpus.model import Matrix
 from gmkcf_dask.errors import DamagedStoreError, StoreError
+from gmkcf_dask.kernels.factored import FEATURES, is_given
 from gmkcf_dask.kernels.features import offset_of
 from gmkcf_dask.store.chunks import chunk_path, decode_chunk, read_encoded, write_chunk
 from gmkcf_dask.store.digests import array_digest, ledger_of
@@ -31,6 +32,7 @@ from gmkcf_dask.store.manifest import (
     FeatureArray,
     Manifest,
     build_command,
+    factors_command,
     features_header,
     fix_command,
 )
@@ -305,9 +307,69 @@ class StoredFeatures(StoredArrays):
 
 @dataclass(frozen=True)
 class StoredFactors(StoredArrays):
-    """Arrays of factored kernels inside a store."""
+    """Arrays of factored kernels inside a store; `given_NAME` may be sparse rows, as CSR.
+
+    Attributes
+    ----------
+    thin : mapping
+        By such an array, the arrays of its parts, and its columns.
+    features : StoredFeatures or None
+        What linear and cosine kernels have in place of an array.
+    """
 
     group: ClassVar[str] = "factors"
+
+    n_samples: int = 0
+    thin: Mapping[str, tuple[tuple[str, str, str], int]] = field(default_factory=dict)
+    features: StoredFeatures | None = None
+
+    def columns(self, name: str) -> int:
+        """Columns of an array, without reading it."""
+        if name == FEATURES:
+            assert self.features is not None
+            return self.features.n_features
+        return self.thin[name][1] if name in self.thin else self.layouts[name].shape[1]
+
+    def dtype(self, name: str) -> str:
+        """The stored type of an array."""
+        return self.layouts[self.thin[name][0][2] if name in self.thin else name].dtype
+
+    def read(self, name: str, where: slice | None = None) -> Any:
+        """Some rows of an array, from whole chunks: dense, or CSR where it is sparse."""
+        rows = slice(0, self.n_samples) if where is None else where
+        if name == FEATURES:
+            assert self.features is not None
+            return self.features.rows(slice(rows.start, min(rows.stop, self.n_samples)))
+        return self._thin_rows(name, rows) if name in self.thin else super().read(name, where)
+
+    def _thin_rows(self, name: str, rows: slice) -> Any:
+        (lengths_of, columns_of, values_of), width = self.thin[name]
+        n, block = self.n_samples, self.layouts[lengths_of].chunks[0]
+        begin, end = rows.start, min(rows.stop, n)
+        parts = []
+        for b in range(begin // block, ceil_div(end, block)):
+            first = b * block
+            lengths = super().read(lengths_of, slice(first, min(n, first + block)))
+            columns = super().read(columns_of, slice(b, b + 1))[0]
+            values = super().read(values_of, slice(b, b + 1))[0]
+            ends = np.cumsum(lengths, dtype=np.int64)
+            count = int(ends[-1])
+            if lengths.min() < 0 or count > columns.size:
+                raise self._damaged(lengths_of, "holds impossible values")
+            if count and not 0 <= columns[:count].min() <= columns[:count].max() < width:
+                raise self._damaged(columns_of, "holds impossible values")
+            entries = (values[:count], columns[:count], np.concatenate([[0], ends]))
+            made = sparse.csr_array(entries, shape=(len(lengths), width))
+            parts.append(made[max(begin, first) - first : end - first])
+        return parts[0] if len(parts) == 1 else sparse.csr_array(sparse.vstack(parts, "csr"))
+
+    def _damaged(self, name: str, what: str) -> DamagedStoreError:
+        if not is_given(name):
+            return super()._damaged(name, what)
+        return DamagedStoreError(
+            f"{self.group}/{name} in {self.path} {what}: it was passed in, so write it again with "
+            f"{factors_command(self.path)}"
+        )
 
 
 _FETCHED = 8

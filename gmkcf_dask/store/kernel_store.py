@@ -32,6 +32,7 @@ from gmkcf_dask.errors import (
     StoreError,
 )
 from gmkcf_dask.kernels.duplicates import NEAR
+from gmkcf_dask.kernels.factored import PRODUCTS, array_of, parts_of
 from gmkcf_dask.kernels.tiles import CODE_SCALE, STORED_DTYPE
 from gmkcf_dask.kernels.tiling import Tiling
 from gmkcf_dask.store import files, layout
@@ -270,7 +271,8 @@ class KernelStore:
         """The features the kernels were made from."""
         m = self.manifest
         if m.n_features == 0:
-            raise StoreError(f"{self.path} was made from precomputed kernels: it has no features")
+            what = "factors" if m.factored else "precomputed kernels"
+            raise StoreError(f"{self.path} was made from {what}: it has no features")
         layouts = layout.feature_layouts(self.path, m)
         return StoredFeatures(
             str(self.path), m.store_id, layouts, uuid4().hex, m.n_samples, m.n_features
@@ -279,8 +281,18 @@ class KernelStore:
     def factors(self) -> StoredFactors:
         """The arrays that factored kernels are made of."""
         m = self.manifest
-        layouts = {name: layout.factor_layout(array) for name, array in m.factors.items()}
-        return StoredFactors(str(self.path), m.store_id, layouts, uuid4().hex)
+        layouts = {n: layout.factor_layout(n, array) for n, array in m.factors.items()}
+        thin = {one.name: one.columns for one in m.factored if one.columns is not None}
+        products = any(one.kind in PRODUCTS for one in m.factored)
+        return StoredFactors(
+            str(self.path),
+            m.store_id,
+            layouts,
+            uuid4().hex,
+            m.n_samples,
+            {array_of(name, "given"): (parts_of(name), columns) for name, columns in thin.items()},
+            self.features() if products else None,
+        )
 
     def strings(self, what: str) -> tuple[str, ...] | None:
         """`ids`, `labels`, `terms`, `titles` or `excerpts`; None where the corpus has none.

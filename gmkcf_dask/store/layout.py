@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gmkcf_dask.kernels.factored import is_by_block
 from gmkcf_dask.kernels.tiles import COMPACT_MAX, STORED_DTYPE
 from gmkcf_dask.kernels.tiling import FACTOR_ROWS, FEATURE_CHUNK
 from gmkcf_dask.store.files import get, names_in, prefetched
@@ -119,12 +120,12 @@ def expected_metadata(path: Path, m: Manifest) -> Iterator[tuple[str, dict[str, 
     if m.factored:
         yield "factors", GROUP
         for name, array in m.factors.items():
-            yield f"factors/{name}", factor_layout(array).fields()
+            yield f"factors/{name}", factor_layout(name, array).fields()
 
 
-def factor_layout(array: FactorArray) -> Layout:
+def factor_layout(name: str, array: FactorArray) -> Layout:
     """Of an array that factored kernels are made of."""
-    rows = max(1, min(FACTOR_ROWS, array.shape[0]))
+    rows = 1 if is_by_block(name) else max(1, min(FACTOR_ROWS, array.shape[0]))
     return Layout(array.shape, (rows, *array.shape[1:]), array.dtype)
 
 

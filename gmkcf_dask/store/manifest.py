@@ -22,11 +22,15 @@ from gmkcf_dask.corpus.model import Corpus, Matrix
 from gmkcf_dask.corpus.text_options import TextOptions
 from gmkcf_dask.errors import DamagedStoreError, InputError, StoreError
 from gmkcf_dask.kernels.factored import (
+    FOR_CLUSTERS,
+    PRODUCTS,
     ArrayShape,
     FactorKind,
     array_of,
     array_shapes,
+    is_by_block,
     is_made_by_name,
+    parts_of,
 )
 from gmkcf_dask.kernels.specs import (
     NAME,
@@ -35,6 +39,7 @@ from gmkcf_dask.kernels.specs import (
     Precomputed,
     Scaling,
     is_plain_name,
+    is_thin,
 )
 from gmkcf_dask.kernels.tiles import ResolvedKernel
 from gmkcf_dask.kernels.tiling import FACTOR_ROWS, FEATURE_CHUNK, Precision, Tiling
@@ -111,10 +116,25 @@ class FeatureArray(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FactorRecord(Struct, frozen=True, forbid_unknown_fields=True):
-    """One factored kernel of a store."""
+    """One factored kernel of a store.
+
+    Attributes
+    ----------
+    normalization, scaling : str or None
+        Of linear and cosine kernels: the options they were asked for with.
+    columns : int or None
+        Of a factor that is kept as sparse rows.
+    """
 
     name: KernelName
     kind: FactorKind
+    normalization: Normalization | None = None
+    scaling: Scaling | None = None
+    columns: Size | None = None
+
+    def known(self) -> dict[str, Any]:
+        """The fields that have a value."""
+        return {name: value for name, value in structs.asdict(self).items() if value is not None}
 
 
 class FactorOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -227,7 +247,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         parts: dict[str, object] = {"store": made_of, "tiles": self.digests}
         if self.factored:
             options = None if self.factor_options is None else structs.asdict(self.factor_options)
-            made_of += [[structs.asdict(record) for record in self.factored], options]
+            made_of += [[record.known() for record in self.factored], options]
             parts["factors"] = {name: array.digests for name, array in self.factors.items()}
         return {name: text_digest(json.dumps(part)) for name, part in parts.items()}
 
@@ -275,7 +295,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             content["format_version"] = FACTORED_VERSION
             options = self.factor_options
             content |= {
-                "factored": [structs.asdict(record) for record in self.factored],
+                "factored": [record.known() for record in self.factored],
                 "factor_options": None if options is None else structs.asdict(options),
                 "factors": {name: structs.asdict(array) for name, array in self.factors.items()},
             }
@@ -380,6 +400,14 @@ def build_command(store: str | Path) -> str:
     return f"gmkcf build INPUT {shlex.quote(str(store))}"
 
 
+def factors_command(store: str | Path) -> str:
+    """The build that writes factors again that were passed in, in words."""
+    return (
+        f"the same build: gmkcf build NAME=FILE {shlex.quote(str(store))} --kernels factored, or "
+        "fit in Python with the same factors and store"
+    )
+
+
 def fix_command(store: str | Path, part: str) -> str:
     """The command that fixes a damaged part of a store, such as "norms/rbf_1" or "ids".
 
@@ -419,7 +447,9 @@ def differences(current: Manifest, wanted: Manifest, *, any_block: bool) -> list
     ]
     if not any_block:
         pairs.append(("block size", current.block_size, wanted.block_size))
-    for mine, theirs in zip(current.kernels, wanted.kernels, strict=False):
+    both: list[tuple[Any, Any]] = [*zip(current.kernels, wanted.kernels, strict=False)]
+    both += zip(current.factored, wanted.factored, strict=False)
+    for mine, theirs in both:
         if mine.name == theirs.name:
             for option in ("normalization", "scaling"):
                 values = getattr(mine, option), getattr(theirs, option)
@@ -435,7 +465,9 @@ def differences(current: Manifest, wanted: Manifest, *, any_block: bool) -> list
 
 
 def _max_clusters(m: Manifest) -> int | None:
-    return None if m.factor_options is None else m.factor_options.max_clusters
+    if m.factor_options is None or not any(one.kind in FOR_CLUSTERS for one in m.factored):
+        return None
+    return m.factor_options.max_clusters
 
 
 def _inconsistent_fields(m: Manifest) -> list[str]:
@@ -485,16 +517,55 @@ def _factors_fit(m: Manifest) -> bool:
     kinds = {record.name: record.kind for record in m.factored}
     if not all(is_made_by_name(name, kind) for name, kind in kinds.items()):
         return False
+    if any(not _is_possible(record, m) for record in m.factored):
+        return False
     shapes = array_shapes(kinds, m.n_samples, m.n_features, m.factor_options.max_clusters)
-    given = {array_of(name, kind) for name, kind in kinds.items() if kind == "given"}
-    expected = {*shapes, *given}
+    given = [record for record in m.factored if record.kind == "given"]
+    dense = {array_of(one.name, one.kind) for one in given if one.columns is None}
+    thin = {part: one for one in given if one.columns for part in parts_of(one.name)}
+    expected = {*shapes, *dense, *thin}
     if not set(m.factors) <= expected or (m.complete and set(m.factors) != expected):
         return False
+    if any(len({m.factors[p].shape for p in parts_of(one.name)[1:] if p in m.factors}) > 1
+           for one in thin.values()):  # fmt: skip
+        return False
+    n_blocks = ceil_div(m.n_samples, FACTOR_ROWS)
+
+    def fits(name: str, array: FactorArray) -> bool:
+        if name in dense:
+            return _is_given_array(array, m)
+        if name not in thin:
+            return _has_shape(array, shapes[name])
+        if not is_by_block(name):
+            return (array.shape, array.dtype) == ((m.n_samples,), "int32")
+        values = name == parts_of(thin[name].name)[2]
+        return (
+            len(array.shape) == 2
+            and array.shape[0] == n_blocks
+            and array.shape[1] >= 1
+            and (array.dtype != "int32") == values
+        )
+
     return all(
-        (_is_given_array(array, m) if name in given else _has_shape(array, shapes[name]))
-        and len(array.digests) == 2 * DIGEST_BYTES * ceil_div(array.shape[0], FACTOR_ROWS)
+        fits(name, array)
+        and len(array.digests)
+        == 2 * DIGEST_BYTES * ceil_div(array.shape[0], factor_chunk_rows(name))
         for name, array in m.factors.items()
     )
+
+
+def _is_possible(record: FactorRecord, m: Manifest) -> bool:
+    """Whether the fields of a record fit its kind."""
+    options = record.normalization is not None and record.scaling is not None
+    if record.kind in PRODUCTS:
+        return options and record.columns is None and m.n_features > 0
+    none = record.normalization is None and record.scaling is None
+    return none and (record.columns is None or record.kind == "given")
+
+
+def factor_chunk_rows(name: str) -> int:
+    """Rows of a chunk of an array that factors are made of."""
+    return 1 if is_by_block(name) else FACTOR_ROWS
 
 
 def _has_shape(array: FactorArray, expected: ArrayShape) -> bool:
@@ -594,12 +665,15 @@ def matrices_digest(specs: Iterable[Precomputed]) -> str:
 
 
 def factors_digest(specs: Iterable[Factor]) -> str:
-    """Digest of factors the user brings."""
+    """Digest of factors the user brings, a row block at a time: they may be larger than memory."""
     digest = hashlib.blake2b(digest_size=16)
     for spec in specs:
         Z = spec.factor
         digest.update(repr((spec.name, Z.shape, str(Z.dtype))).encode())
-        parts = (Z,) if isinstance(Z, np.ndarray) else (Z.data, Z.indices, Z.indptr)
+        if is_thin(Z):
+            parts: Iterable[Any] = (Z.data, Z.indices, Z.indptr)
+        else:
+            parts = (Z[i : i + FACTOR_ROWS] for i in range(0, Z.shape[0], FACTOR_ROWS))
         for part in parts:
             digest.update(np.ascontiguousarray(part).data)
     return digest.hexdigest()

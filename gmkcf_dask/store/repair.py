@@ -18,8 +18,8 @@ from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.errors import DamagedStoreError, StoreGoneError
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.kernels.duplicates import Comparison
-from gmkcf_dask.kernels.factored import array_of
-from gmkcf_dask.kernels.features import Features
+from gmkcf_dask.kernels.factored import is_given
+from gmkcf_dask.kernels.features import Features, NoFeatures
 from gmkcf_dask.kernels.specs import KernelSpec, parse_kernel
 from gmkcf_dask.kernels.statistics import GatherRowSums
 from gmkcf_dask.store.digests import TOLERANCE, Summary, TileTable
@@ -29,7 +29,13 @@ from gmkcf_dask.store.files import exists, is_file, put_atomic, remove, remove_t
 from gmkcf_dask.store.kernel_store import KernelStore, write_inputs
 from gmkcf_dask.store.layout import METADATA, expected_metadata
 from gmkcf_dask.store.lock import LockInfo, confirm, writing
-from gmkcf_dask.store.manifest import SUMMARY_BYTES, build_command, package_versions, vector_digest
+from gmkcf_dask.store.manifest import (
+    SUMMARY_BYTES,
+    build_command,
+    factors_command,
+    package_versions,
+    vector_digest,
+)
 from gmkcf_dask.store.object_storage import is_remote
 from gmkcf_dask.store.preflight import refuse_blind_workers
 from gmkcf_dask.store.request import KernelRequest
@@ -236,6 +242,8 @@ class _Repairing:
     def features(self) -> Features:
         if self.request is not None and self.request.corpus is None:
             return self.request.features
+        if not self.store.manifest.n_features:
+            return NoFeatures(self.store.n_samples)
         return self.store.features()
 
     def not_computable(self, kernel: str) -> str:
@@ -290,12 +298,14 @@ class _Repairing:
         if self.request is not None:
             request = self.request.factors
         else:
-            given = {array_of(r.name, r.kind) for r in m.factored if r.kind == "given"}
+            given = {name for name, _ in self.damage.blocks if is_given(name)}
             self.left += [
-                f"factors/{name} cannot be computed again, because a factor that was passed in is "
-                f"not in the store: {self.rebuild_advice()}"
-                for name in sorted({name for name, _ in self.damage.blocks} & given)
+                f"factors/{name} was passed in and cannot be computed again: run "
+                f"{factors_command(self.store.path)}"
+                for name in sorted(given)
             ]
+            if all(name in given for name, _ in self.damage.blocks):
+                return
             assert m.factor_options is not None
             kinds = {r.name: r.kind for r in m.factored if r.kind != "given"}
             request = FactorRequest(kinds, m.n_features, m.factor_options.max_clusters)

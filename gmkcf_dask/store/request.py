@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
 
 from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.errors import DataWarning, InputError
-from gmkcf_dask.kernels.factored import FactorKind
+from gmkcf_dask.kernels.factored import FOR_CLUSTERS, PRODUCTS, FactorKind
 from gmkcf_dask.kernels.features import ArrayFeatures, Features, NoFeatures
+from gmkcf_dask.kernels.products import ProductKind, allow_products, possible_products
 from gmkcf_dask.kernels.specs import (
     NORMALIZATIONS,
     SCALINGS,
@@ -30,6 +32,7 @@ from gmkcf_dask.kernels.specs import (
     check_matrix,
     check_names,
     check_option,
+    is_thin,
     local_kernels_for,
 )
 from gmkcf_dask.kernels.statistics import refuse_extreme, refuse_tiny
@@ -66,6 +69,9 @@ class KernelRequest:
         Kernels of a store that differ nowhere by more than this share their tiles.
     max_clusters : int
         The largest number of clusters that local kernels have columns for.
+    products : bool
+        Whether linear and cosine may be factored, see `kernels.products`; not in stores that have
+        tiles of them.
     """
 
     corpus: Corpus | None
@@ -76,6 +82,7 @@ class KernelRequest:
     block: int | None = None
     merge_duplicates: float = 0.0
     max_clusters: int = MAX_CLUSTERS
+    products: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "specs", self._expanded())
@@ -104,11 +111,12 @@ class KernelRequest:
                     f"factor {given.name} has {given.factor.shape[0]} rows but there are "
                     f"{self.n_samples} samples: give one row per sample"
                 )
-        if self.corpus is not None and self.kernels:
-            refuse_tiny(self.corpus.X, self.kernels, self.precision)
+        for_tiles = tuple(spec for spec in self.specs if isinstance(spec, TileSpec))
+        if self.corpus is not None and for_tiles:
+            refuse_tiny(self.corpus.X, self._with_options(for_tiles), self.precision)
         if self.corpus is not None and {"local", "heat"} & set(self.factored.values()):
             refuse_extreme(self.corpus.X)
-        if not self.kernels:
+        if not for_tiles:
             self._refuse_tile_options()
         elif self.factored:
             self._tell_of_tile_options()
@@ -173,17 +181,42 @@ class KernelRequest:
     @property
     def kernels(self) -> tuple[ResolvedKernel, ...]:
         """Kernels in tiles with their options, statistics not yet known."""
-        return tuple(resolve_options(s, self.normalization, self.scaling) for s in self.tiled)
+        return self._with_options(self.tiled)
+
+    def _with_options(self, specs: Sequence[TileSpec]) -> tuple[ResolvedKernel, ...]:
+        return tuple(resolve_options(s, self.normalization, self.scaling) for s in specs)
+
+    @cached_property
+    def _products(self) -> dict[str, ProductKind]:
+        """Linear and cosine kernels that are factored, by name."""
+        if self.corpus is None or not self.products:
+            return {}
+        kinds = possible_products(
+            self.specs, self.normalization, self.precision, self.merge_duplicates
+        )
+        allowed = kinds and allow_products(self.corpus.X, tuple(kinds.values()), self.scaling)
+        return kinds if allowed else {}
 
     @property
     def tiled(self) -> tuple[TileSpec, ...]:
         """Kernels whose entries are computed tile by tile."""
-        return tuple(spec for spec in self.specs if isinstance(spec, TileSpec))
+        tiles = (spec for spec in self.specs if isinstance(spec, TileSpec))
+        return tuple(spec for spec in tiles if spec.name not in self._products)
 
     @property
     def factored(self) -> dict[str, FactorKind]:
         """Factored kernels by name, and what kind of factor they have."""
-        return factor_kinds(self.specs)
+        return factor_kinds(self.specs, self._products)
+
+    @property
+    def limits_clusters(self) -> bool:
+        """Whether the columns of a factor depend on the largest number of clusters."""
+        return any(kind in FOR_CLUSTERS for kind in self.factored.values())
+
+    def as_stored(self, manifest: Manifest) -> KernelRequest:
+        """The same request for a store that may have tiles where a new one would have factors."""
+        in_tiles = set(manifest.names) & set(self._products)
+        return replace(self, products=False) if in_tiles else self
 
     @property
     def given_factors(self) -> tuple[Factor, ...]:
@@ -243,12 +276,26 @@ class KernelRequest:
             formulas=tuple(
                 s.name for s in self.tiled if not isinstance(s, FunctionKernel | Precomputed)
             ),
-            factored=tuple(FactorRecord(name, kind) for name, kind in self.factored.items()),
+            factored=tuple(self._record(name, kind) for name, kind in self.factored.items()),
             factor_options=FactorOptions(self.max_clusters) if self.factored else None,
         )
 
+    def _record(self, name: str, kind: FactorKind) -> FactorRecord:
+        if kind in PRODUCTS:
+            return FactorRecord(name, kind, self.normalization, self.scaling)
+        Z: Any = self.factors.given.get(name)
+        return FactorRecord(name, kind, columns=int(Z.shape[1]) if is_thin(Z) else None)
 
-def factor_kinds(specs: Sequence[KernelSpec]) -> dict[str, FactorKind]:
-    """Factored kernels by name, and what kind of factor they have."""
+
+def factor_kinds(
+    specs: Sequence[KernelSpec], products: Mapping[str, ProductKind] | None = None
+) -> dict[str, FactorKind]:
+    """Factored kernels by name, and what kind of factor they have; `products` are those of X."""
     kinds: dict[type, FactorKind] = {Local: "local", Heat: "heat", Factor: "given"}
-    return {spec.name: kinds[type(spec)] for spec in specs if type(spec) in kinds}
+    found: dict[str, FactorKind] = {}
+    for spec in specs:
+        if type(spec) in kinds:
+            found[spec.name] = kinds[type(spec)]
+        elif products and spec.name in products:
+            found[spec.name] = products[spec.name]
+    return found

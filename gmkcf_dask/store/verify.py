@@ -15,6 +15,7 @@ from gmkcf_dask.compute.build_tasks import run_batches
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.errors import DamagedStoreError, StoreError, StoreGoneError
 from gmkcf_dask.events import Listener, ignore
+from gmkcf_dask.kernels.factored import is_given
 from gmkcf_dask.kernels.features import offset_of
 from gmkcf_dask.store.digests import Summary
 from gmkcf_dask.store.factors import bad_blocks
@@ -22,7 +23,13 @@ from gmkcf_dask.store.features import StoredFeatures, open_array
 from gmkcf_dask.store.files import absolute, exists
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.layout import METADATA, BadMetadata, bad_metadata
-from gmkcf_dask.store.manifest import MANIFEST, Manifest, build_command, fix_command
+from gmkcf_dask.store.manifest import (
+    MANIFEST,
+    Manifest,
+    build_command,
+    factors_command,
+    fix_command,
+)
 from gmkcf_dask.store.preflight import refuse_blind_workers
 from gmkcf_dask.store.tile_reader import DamagedTileError, TileReader
 
@@ -54,6 +61,8 @@ class Damage:
 
     def command(self, store: Path) -> str:
         """The command that fixes all of it."""
+        if any(is_given(name) for name, _ in self.blocks):
+            return factors_command(store)
         return build_command(store) if self.inputs else fix_command(store, "")
 
     def lines(self, manifest: Manifest) -> list[str]:
@@ -96,6 +105,12 @@ def find_damage(store: KernelStore, runner: Runner, listen: Listener = ignore) -
     tiles = find_bad_tiles(store, range(store.manifest.n_tiles), runner, listen)
     blocks = [(name, b) for name in store.manifest.factors for b in bad_blocks(store, name)]
     return replace(find_damage_beside_tiles(store), tiles=tuple(tiles), blocks=tuple(blocks))
+
+
+def bad_given_blocks(store: KernelStore) -> list[tuple[str, int]]:
+    """Blocks of factors that were passed in which are not what was written."""
+    given = [name for name in store.manifest.factors if is_given(name)]
+    return [(name, b) for name in given for b in bad_blocks(store, name)]
 
 
 def find_damage_beside_tiles(store: KernelStore) -> Damage:

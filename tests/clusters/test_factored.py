@@ -8,7 +8,7 @@ from helpers.killing import kill_one, two_settled
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
-from gmkcf_dask import GMKCF
+from gmkcf_dask import GMKCF, KCF
 from gmkcf_dask.cluster.local import local_cluster
 from gmkcf_dask.compute import factor_plan
 from gmkcf_dask.compute.factored import FactoredKernels
@@ -75,6 +75,21 @@ def test_the_same_bits_by_tasks(tmp_path, rows, in_memory, by_tasks, two_workers
     assert by_tasks
     assert None not in by_tasks
     in_memory.is_the_same(Found.of(model, rows[N:]))
+
+
+@pytest.mark.parametrize("kernel", ["linear", "factored"])
+def test_sparse_factors_have_the_same_bits_by_tasks(tmp_path, rows, by_tasks, two_workers, kernel):
+    how = {"kernel": kernel, "normalization": "unit", "scaling": "none", **FIT}
+    if kernel == "factored":
+        del how["scaling"]
+    memory = Found.of(KCF(K, **how).fit(rows[:N]), rows[N:])
+    by_tasks.clear()
+    store = tmp_path / "s.zarr"
+    model = KCF(K, store=store, client=two_workers, **how).fit(rows[:N])
+    assert by_tasks
+    assert None not in by_tasks
+    memory.is_the_same(Found.of(model, rows[N:]))
+    assert not list(store.glob("kernels/*/c"))
 
 
 def test_neighbours_by_an_index_of_terms_are_found_by_tasks(

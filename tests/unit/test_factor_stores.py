@@ -74,7 +74,7 @@ def test_a_store_holds_the_arrays_of_memory(tmp_path, X, small_blocks):
         np.testing.assert_array_equal(arrays.read(name), values)
 
 
-@pytest.mark.parametrize("kernels", ["local", "local,cosine"])
+@pytest.mark.parametrize("kernels", ["local", "local,rbf_1", "local,cosine"])
 def test_the_same_bits_in_memory_from_a_store_and_by_tasks(tmp_path, X, small_blocks, kernels):
     store = build(tmp_path / "s.zarr", X, kernels)
     resources = threads(2)
@@ -289,7 +289,7 @@ def test_plans_of_own_factors_count_their_columns():
 
 
 def test_stores_of_tiles_keep_their_format(tmp_path, X):
-    build(tmp_path / "tiles.zarr", X, "cosine")
+    build(tmp_path / "tiles.zarr", X, "cosine,rbf_1")
     build(tmp_path / "factors.zarr", X)
     tiles = (tmp_path / "tiles.zarr/manifest.json").read_text()
     assert '"format_version": 4' in tiles

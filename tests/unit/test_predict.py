@@ -71,7 +71,8 @@ def new(blobs):
 
 def cross_of(X, names, normalization, scaling):
     corpus = Corpus(X, tuple(map(str, range(X.shape[0]))))
-    request = KernelRequest(corpus, resolve_kernels(names), normalization, scaling)
+    specs = resolve_kernels(names)
+    request = KernelRequest(corpus, specs, normalization, scaling, products=False)
     built = build_tiles(request, 16)
     return training_of_request(request, built.kernels, built.norms)
 

@@ -12,11 +12,12 @@ import numpy as np
 
 from gmkcf_dask.cluster.submit.slurm import SCHEDULER_BYTES
 from gmkcf_dask.compute.costs import PROCESS_BYTES, SCHEDULER_BYTES as IN_PLAN, Job
-from gmkcf_dask.compute.factor_plan import factor_sizes, make_factor_plan
+from gmkcf_dask.compute.factor_plan import OwnFactor, factor_sizes, make_factor_plan
 from gmkcf_dask.compute.plan import make_plan
 from gmkcf_dask.corpus.read import UNREADABLE
 from gmkcf_dask.errors import GmkcfError
-from gmkcf_dask.kernels.factored import FactorKind
+from gmkcf_dask.kernels.factored import FOR_CLUSTERS, FactorKind
+from gmkcf_dask.kernels.products import possible_products
 from gmkcf_dask.kernels.specs import HEAT, LOCAL, KernelSpec, LocalSet, TileSpec, resolve_kernels
 from gmkcf_dask.kernels.tiling import Precision
 from gmkcf_dask.store.kernel_store import KernelStore
@@ -85,11 +86,17 @@ def _input_sizes(params: dict[str, Any]) -> _Sizes:
     sets: tuple[tuple[KernelSpec, ...], ...] = ((),)
     if LocalSet() in specs:
         sets = (LOCAL,) if is_sparse else (LOCAL, HEAT)
-    factored = [factor_kinds((*specs, *local)) for local in sets]
+    products = possible_products(
+        specs,
+        params.get("normalization") or "unit",
+        params.get("precision") or "float32",
+        params.get("merge_duplicates") or 0.0,
+    )
+    factored = [factor_kinds((*specs, *local), products) for local in sets]
     return _Sizes(
         shape,
         size,
-        sum(isinstance(spec, TileSpec) for spec in specs),
+        0 if products else sum(isinstance(spec, TileSpec) for spec in specs),
         tuple(kinds for kinds in factored if kinds),
         params.get("max_clusters") or max(MAX_CLUSTERS, params["n_clusters"]),
         params.get("precision") or "float32",
@@ -125,7 +132,11 @@ def _tiles_driver(found: _Sizes, params: dict[str, Any]) -> int:
 
 def _factors_driver(found: _Sizes, kinds: Mapping[str, FactorKind], params: dict[str, Any]) -> int:
     n_clusters = params["n_clusters"]
-    sizes = factor_sizes(kinds, *found.shape, n_clusters, found.most, found.feature_bytes)
+    # what is not local and not heat takes as much as the features at most, which are of 8 bytes
+    own = [OwnFactor(found.feature_bytes, 0, found.shape[1], found.feature_bytes)] * sum(
+        kind not in FOR_CLUSTERS for kind in kinds.values()
+    )
+    sizes = factor_sizes(kinds, *found.shape, n_clusters, found.most, found.feature_bytes, own=own)
     plan = make_factor_plan(
         sizes,
         n_workers=1,
