@@ -36,7 +36,7 @@ command_argument = click.argument(
 
 
 @dataclass(frozen=True)
-class Inner:
+class JobCommand:
     """A command that a job is to run, parsed."""
 
     words: tuple[str, ...]
@@ -268,7 +268,7 @@ def kubernetes(
 # helpers
 
 
-def parse_inner(command: tuple[str, ...]) -> Inner:
+def parse_inner(command: tuple[str, ...]) -> JobCommand:
     """The command of a job, parsed as in the job, so that errors in it come now."""
     if command[0] not in _COMMANDS:
         raise InputError(
@@ -289,7 +289,7 @@ def parse_inner(command: tuple[str, ...]) -> Inner:
     path = None if where is None or "://" in str(where) else Path(where)
     named = (context.params.get(name) for name in ("input_path", "store", "out"))
     paths = tuple(str(one) for one in named if one is not None)
-    return Inner(command, path, context.params["out"], paths, context.params)
+    return JobCommand(command, path, context.params["out"], paths, context.params)
 
 
 def _call(*command: str) -> str:

@@ -32,7 +32,7 @@ from gmkcf_dask.cluster.schema import (
     Bytes,
     Count,
     Host,
-    Location,
+    PathOrUrl,
     Port,
     Seconds,
     System,
@@ -129,7 +129,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     certificates: Certificates | None = msgspec.field(default=None, name="tls")
     insecure: bool = False
     dashboard: bool = False
-    storage: Location | None = None
+    storage: PathOrUrl | None = None
     stall_timeout: Seconds | None = None
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
 

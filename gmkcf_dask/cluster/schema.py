@@ -85,7 +85,7 @@ class Text(str):
         return cls(value)
 
 
-class Location(str):
+class PathOrUrl(str):
     """A path, relative to the cluster file, or a URL."""
 
 
@@ -164,8 +164,8 @@ def _literals(schema: Any, inside: str) -> list[str]:
 
 def _parse(schema: Any, value: Any, *, folder: Path) -> Any:
     """The hook of msgspec for types that it does not know."""
-    if not issubclass(schema, Path | Location):
+    if not issubclass(schema, Path | PathOrUrl):
         return schema.parse(value)
     text = Text.parse(value)
-    is_url = schema is Location and "://" in text
+    is_url = schema is PathOrUrl and "://" in text
     return schema(text if is_url else folder / Path(text).expanduser())

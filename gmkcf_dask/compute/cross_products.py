@@ -38,7 +38,7 @@ class CrossProducts:
 
 
 @dataclass(frozen=True)
-class TrainingFactors:
+class ExtensionBasis:
     """Data of the training samples, sent once with a graph."""
 
     B: Floats
@@ -70,7 +70,7 @@ class NewSampleKernels(Protocol):
 class PredictBlock:
     """What a task does with a block of new samples; see `map_new_samples`."""
 
-    training: TrainingFactors
+    training: ExtensionBasis
     cross: NewSampleKernels
     finish: Finish
     diagonal: bool
@@ -91,7 +91,7 @@ class PredictBlock:
 def map_new_samples(
     new: Matrix,
     cross: NewSampleKernels,
-    training: TrainingFactors,
+    training: ExtensionBasis,
     finish: Finish,
     runner: Runner | None,
     listen: Listener = ignore,
@@ -106,7 +106,7 @@ def map_new_samples(
     new : ndarray or csr_array, shape (n_new, d)
     cross : NewSampleKernels
         Travels with the tasks: its training samples are in a store, or all is in this process.
-    training : TrainingFactors
+    training : ExtensionBasis
     finish : callable
         On the workers, block by block.
     runner : Runner or None

@@ -185,7 +185,7 @@ class SingleKernelClusterer(KernelClusterer):
 
 
 @dataclass(eq=False, repr=False)
-class Factorization(PredictingClusterer):
+class FactorizingClusterer(PredictingClusterer):
     """Learns U and V."""
 
     _: KW_ONLY
@@ -201,7 +201,7 @@ class Factorization(PredictingClusterer):
 
 
 @dataclass(eq=False, repr=False)
-class GMKCF(Factorization, MultipleKernelClusterer):
+class GMKCF(FactorizingClusterer, MultipleKernelClusterer):
     __doc__ = f"""Multiple-kernel concept factorization with learned kernel weights.
 
     Minimises Σ w_i² e_i(U, V) over non-negative U, V and weights w on the simplex, where e_i is the
@@ -252,7 +252,7 @@ class GMKCF(Factorization, MultipleKernelClusterer):
 
 
 @dataclass(eq=False, repr=False)
-class KCF(Factorization, SingleKernelClusterer):
+class KCF(FactorizingClusterer, SingleKernelClusterer):
     __doc__ = f"""Concept factorization with one kernel, or with the equal-weight mean of several.
 
     With kernel="linear" this is plain concept factorization (CF).

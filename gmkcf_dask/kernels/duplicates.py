@@ -28,7 +28,7 @@ Differences = dict[str, float]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class DuplicateCandidates:
     """Which earlier kernel each kernel is compared with."""
 
     nearest: Mapping[str, str]
@@ -41,7 +41,7 @@ class Comparison:
         sample: PairTile,
         norms: Norms,
         precision: Precision,
-    ) -> Comparison:
+    ) -> DuplicateCandidates:
         """Pairs that look alike on a sample, as few as can be compared with two tiles kept."""
         scale = CODE_SCALE[precision] or 1.0
         # the corner of a tile: distances of equal samples, which are alike in all kernels, apart

@@ -154,7 +154,7 @@ class LocalSet:
 
 
 @dataclass(frozen=True)
-class Factor:
+class GivenFactor:
     """K = Z Zᵀ with a factor the user brings, such as sentence embeddings.
 
     Parameters
@@ -173,7 +173,7 @@ class Factor:
 
 TileSpec = Rbf | Polynomial | Linear | Cosine | FunctionKernel | Precomputed
 """Kernels whose entries are computed tile by tile."""
-FactorSpec = Local | Heat | Factor
+FactorSpec = Local | Heat | GivenFactor
 """Kernels that are known by a factor."""
 KernelSpec = TileSpec | FactorSpec | LocalSet
 
@@ -265,7 +265,7 @@ def _checked_factor(Z: Any, name: str) -> Any:
     return made
 
 
-def factor_specs(factors: object) -> tuple[Factor, ...]:
+def factor_specs(factors: object) -> tuple[GivenFactor, ...]:
     """Specs from a mapping of names to factors, one (n, r) array, or a list of them."""
     items: list[tuple[str, Any]]
     if isinstance(factors, Mapping):
@@ -274,7 +274,7 @@ def factor_specs(factors: object) -> tuple[Factor, ...]:
         items = [(f"factor_{i}", Z) for i, Z in enumerate(factors)]
     else:
         items = [("factor_0", factors)]
-    specs = tuple(Z if isinstance(Z, Factor) else Factor(Z, name) for name, Z in items)
+    specs = tuple(Z if isinstance(Z, GivenFactor) else GivenFactor(Z, name) for name, Z in items)
     check_names(specs)
     rows = {int(spec.factor.shape[0]) for spec in specs}
     if len(rows) > 1:

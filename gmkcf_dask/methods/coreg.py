@@ -19,7 +19,13 @@ from typing import ClassVar
 import numpy as np
 
 from gmkcf_dask.compute.blas import one_blas_thread
-from gmkcf_dask.compute.eigen import DIRECT, Eigenpairs, Matrix, fix_signs, leading_eigenpairs
+from gmkcf_dask.compute.eigen import (
+    DIRECT,
+    Eigenpairs,
+    ShiftedKernel,
+    fix_signs,
+    leading_eigenpairs,
+)
 from gmkcf_dask.compute.lockstep import SolverSteps, multiply_by_each, run_in_lockstep
 from gmkcf_dask.compute.operators import FusedKernel, KernelStack
 from gmkcf_dask.events import IterationDone, Listener, ignore
@@ -112,7 +118,7 @@ def consensus(
     matrices, known = zip(*run_in_lockstep(setup, multiply), strict=True)
 
     def solve(
-        matrices: Sequence[Matrix], starts: Sequence[Floats], direct: int, round_: int
+        matrices: Sequence[ShiftedKernel], starts: Sequence[Floats], direct: int, round_: int
     ) -> list[Eigenpairs]:
         runs = [
             leading_eigenpairs(A, k, start, stack.error_floor, direct=direct)
@@ -148,12 +154,14 @@ def consensus(
     return Consensus(centre, tuple(history), converged)
 
 
-def _normalized(kernel: FusedKernel, k: int, rounding: float) -> SolverSteps[tuple[Matrix, Floats]]:
+def _normalized(
+    kernel: FusedKernel, k: int, rounding: float
+) -> SolverSteps[tuple[ShiftedKernel, Floats]]:
     """L_v, whose largest eigenvalue is 1, and guesses of its leading eigenvectors."""
     if not kernel.signed_factors:
         return (yield from laplacian_of(kernel, "symmetric"))
     found = yield from embed(kernel, k, "symmetric", rounding)
-    return Matrix(found.scale, np.zeros(len(found.scale)), kernel.diagonal()), found.vectors
+    return ShiftedKernel(found.scale, np.zeros(len(found.scale)), kernel.diagonal()), found.vectors
 
 
 def _centre(vectors: Sequence[Floats], k: int) -> tuple[Floats, float]:

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gmkcf_dask.compute.cross_products import CrossProducts, TrainingFactors
+from gmkcf_dask.compute.cross_products import CrossProducts, ExtensionBasis
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.methods.assign import nearest, place_rows, sureness
 from gmkcf_dask.methods.base import Clustering, Method
@@ -135,7 +135,7 @@ def transductive_error(name: str) -> NoPredictionError:
     )
 
 
-def extension_of(method: Method, found: Clustering) -> tuple[Extension, TrainingFactors]:
+def extension_of(method: Method, found: Clustering) -> tuple[Extension, ExtensionBasis]:
     """How a fitted method places new samples, and what it has to know about the training samples.
 
     Raises
@@ -153,18 +153,18 @@ def extension_of(method: Method, found: Clustering) -> tuple[Extension, Training
         weights = found.weights**2 if name == "gmkcf" else found.weights
         extension = ConceptExtension(weights, method.assign, centres, factors["UtKU"])
         if lacks_rank(factors["UtKU"]):
-            return extension, TrainingFactors(factors["U"], factors["diagonal"], factors["V"])
-        return extension, TrainingFactors(factors["U"])
+            return extension, ExtensionBasis(factors["U"], factors["diagonal"], factors["V"])
+        return extension, ExtensionBasis(factors["U"])
     if name in ("kkm", "rmkkm"):
-        return CentreExtension(factors["fused_weights"], factors["norms"]), TrainingFactors(
+        return CentreExtension(factors["fused_weights"], factors["norms"]), ExtensionBasis(
             factors["C"]
         )
     assert isinstance(method, Sc)
     basis, how = factors["extension"], (found.weights, method.assign, centres)
     if method.laplacian == "symmetric":
-        return SpectralExtension(*how), TrainingFactors(basis)
+        return SpectralExtension(*how), ExtensionBasis(basis)
     with_degree = np.hstack([basis, np.ones((len(basis), 1))])
-    return UnnormalizedExtension(*how, factors["eigenvalues"]), TrainingFactors(with_degree)
+    return UnnormalizedExtension(*how, factors["eigenvalues"]), ExtensionBasis(with_degree)
 
 
 _NEEDED = {

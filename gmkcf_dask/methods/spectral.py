@@ -22,7 +22,13 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from gmkcf_dask.compute.eigen import DIRECT, Eigenpairs, Matrix, fix_signs, leading_eigenpairs
+from gmkcf_dask.compute.eigen import (
+    DIRECT,
+    Eigenpairs,
+    ShiftedKernel,
+    fix_signs,
+    leading_eigenpairs,
+)
 from gmkcf_dask.compute.factored import FusedFactors
 from gmkcf_dask.compute.lockstep import ProductRequest, SolverSteps
 from gmkcf_dask.compute.operators import FusedKernel
@@ -178,7 +184,7 @@ def eigenpairs_of_kernel(
     if not isinstance(kernel, FusedFactors):
         diagonal = kernel.diagonal()
         n = len(diagonal)
-        A, unknown = Matrix(np.ones(n), np.zeros(n), diagonal), np.empty((n, 0))
+        A, unknown = ShiftedKernel(np.ones(n), np.zeros(n), diagonal), np.empty((n, 0))
         steps = leading_eigenpairs(A, k, unknown, rounding, direct=direct, listen=listen)
         return (yield from steps)
     values, vectors = kernel.leading_eigenpairs(k)
@@ -192,14 +198,16 @@ class DegreesError(HopelessInputError):
     """Rows of a kernel have sums that are not positive."""
 
 
-def laplacian_of(kernel: FusedKernel, laplacian: Laplacian) -> SolverSteps[tuple[Matrix, Floats]]:
+def laplacian_of(
+    kernel: FusedKernel, laplacian: Laplacian
+) -> SolverSteps[tuple[ShiftedKernel, Floats]]:
     """The matrix whose *leading* eigenvectors are wanted, and the one that is known. One sweep."""
     diagonal = kernel.diagonal()
     n = len(diagonal)
     products = yield ProductRequest(np.ones((n, 1)))
     degrees = products.full[:, 0]
     if laplacian == "unnormalized":
-        return Matrix(np.ones(n), degrees, diagonal), np.ones((n, 1))
+        return ShiftedKernel(np.ones(n), degrees, diagonal), np.ones((n, 1))
     alone = (degrees == 0) & kernel.nonnegative  # a row of zeros: a sample with no neighbours
     wrong = np.flatnonzero((degrees <= 0) & ~alone)
     if len(wrong):
@@ -209,7 +217,7 @@ def laplacian_of(kernel: FusedKernel, laplacian: Laplacian) -> SolverSteps[tuple
             "the kernel to [0, 1]"
         )
     root = np.sqrt(np.where(alone, 1.0, degrees))
-    return Matrix(1.0 / root, np.zeros(n), diagonal), root[:, None]
+    return ShiftedKernel(1.0 / root, np.zeros(n), diagonal), root[:, None]
 
 
 def check_laplacian(value: object) -> None:

@@ -27,7 +27,7 @@ from gmkcf_dask.errors import (
     StoreGoneError,
 )
 from gmkcf_dask.events import Listener, StageProgress, ignore
-from gmkcf_dask.kernels.duplicates import Comparison
+from gmkcf_dask.kernels.duplicates import DuplicateCandidates
 from gmkcf_dask.kernels.features import Features, PairTile
 from gmkcf_dask.kernels.tiles import CODE_SCALE
 from gmkcf_dask.kernels.tiling import FACTOR_ROWS, STORED_BYTES, Tiling, default_block
@@ -324,11 +324,11 @@ class _Build:
         if store.manifest.nearest is None:  # what was compared so far must be what is compared on
             norms = store.norms()
             sample = PairTile.at(features, tiling, min(1, tiling.n_tiles - 1)).corner()
-            planned = Comparison.plan(kernels, sample, norms, request.precision)
+            planned = DuplicateCandidates.plan(kernels, sample, norms, request.precision)
             confirm(store.path, self.lock)
             store = store.with_manifest(nearest=dict(planned.nearest))
         nearest = store.manifest.nearest or {}
-        comparison = Comparison(nearest, CODE_SCALE[request.precision] or 1.0)
+        comparison = DuplicateCandidates(nearest, CODE_SCALE[request.precision] or 1.0)
         write = WriteTiles(for_tasks(store), features, kernels, comparison)
         m, names = store.manifest, store.names
         done = self._intact_tiles(store, self.listen)

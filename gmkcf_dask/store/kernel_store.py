@@ -59,7 +59,7 @@ from gmkcf_dask.store.manifest import (
 )
 from gmkcf_dask.store.object_storage import is_remote, location, remote_errors, sizes_below
 from gmkcf_dask.store.scratch import ScratchFolder, can_keep_scratch
-from gmkcf_dask.store.tile_reader import TileReader
+from gmkcf_dask.store.tile_reader import StoreTileReader
 from gmkcf_dask.system.arrays import Floats
 
 STRINGS = ("ids", "labels", "terms", "titles", "excerpts")
@@ -191,10 +191,10 @@ class KernelStore:
         return self.manifest.tiling
 
     @property
-    def reader(self) -> TileReader:
+    def reader(self) -> StoreTileReader:
         """A reader of tiles for one run: what it reads first is compared with its digest."""
         m = self.manifest
-        return TileReader(
+        return StoreTileReader(
             str(self.path),
             m.store_id,
             m.names,
@@ -488,7 +488,9 @@ def write_inputs(path: Path, m: Manifest, corpus: Corpus, which: Iterable[str]) 
     return m
 
 
-def _symmetric_block(reader: TileReader, kernel: int, block_info: Any = None) -> npt.NDArray[Any]:
+def _symmetric_block(
+    reader: StoreTileReader, kernel: int, block_info: Any = None
+) -> npt.NDArray[Any]:
     row, col = block_info[None]["chunk-location"]
     i, j = min(row, col), max(row, col)
     n_blocks = reader.tiling.n_blocks

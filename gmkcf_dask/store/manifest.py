@@ -30,7 +30,7 @@ from gmkcf_dask.kernels.factored import (
 )
 from gmkcf_dask.kernels.specs import (
     NAME,
-    Factor,
+    GivenFactor,
     Normalization,
     Precomputed,
     Scaling,
@@ -593,7 +593,7 @@ def matrices_digest(specs: Iterable[Precomputed]) -> str:
     return digest.hexdigest()
 
 
-def factors_digest(specs: Iterable[Factor]) -> str:
+def factors_digest(specs: Iterable[GivenFactor]) -> str:
     """Digest of factors the user brings."""
     digest = hashlib.blake2b(digest_size=16)
     for spec in specs:

@@ -16,8 +16,8 @@ from gmkcf_dask.kernels.features import ArrayFeatures, Features, NoFeatures
 from gmkcf_dask.kernels.specs import (
     NORMALIZATIONS,
     SCALINGS,
-    Factor,
     FunctionKernel,
+    GivenFactor,
     Heat,
     KernelSpec,
     Local,
@@ -143,7 +143,7 @@ class KernelRequest:
         if self.corpus is not None:
             return self.corpus.n_samples
         first = self.specs[0]
-        assert isinstance(first, Precomputed | Factor)
+        assert isinstance(first, Precomputed | GivenFactor)
         return int((first.matrix if isinstance(first, Precomputed) else first.factor).shape[0])
 
     @property
@@ -162,8 +162,8 @@ class KernelRequest:
         return factor_kinds(self.specs)
 
     @property
-    def given_factors(self) -> tuple[Factor, ...]:
-        return tuple(spec for spec in self.specs if isinstance(spec, Factor))
+    def given_factors(self) -> tuple[GivenFactor, ...]:
+        return tuple(spec for spec in self.specs if isinstance(spec, GivenFactor))
 
     @property
     def factors(self) -> FactorRequest:
@@ -226,5 +226,5 @@ class KernelRequest:
 
 def factor_kinds(specs: Sequence[KernelSpec]) -> dict[str, FactorKind]:
     """Factored kernels by name, and what kind of factor they have."""
-    kinds: dict[type, FactorKind] = {Local: "local", Heat: "heat", Factor: "given"}
+    kinds: dict[type, FactorKind] = {Local: "local", Heat: "heat", GivenFactor: "given"}
     return {spec.name: kinds[type(spec)] for spec in specs if type(spec) in kinds}

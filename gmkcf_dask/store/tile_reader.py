@@ -31,7 +31,7 @@ from gmkcf_dask.store.prefetch import Read, window
 
 
 @dataclass(frozen=True)
-class TileReader:
+class StoreTileReader:
     """Reads tiles of a store; small enough to travel inside every task."""
 
     path: str
@@ -123,7 +123,7 @@ class TileReader:
         will_read(self.file(self.names[self.stored[kernel]], t))
 
     @contextmanager
-    def ahead(self, kernels: Iterable[int], tiles: Iterable[int]) -> Iterator[TileReader]:
+    def ahead(self, kernels: Iterable[int], tiles: Iterable[int]) -> Iterator[StoreTileReader]:
         """A reader for one task that reads tiles of these kernels, tile by tile in this order.
 
         From an object store many are fetched at once. What is not read is dropped at the end.
