@@ -130,7 +130,7 @@ def doctor(store: Path | None, samples: int | None, n_clusters: int, **options: 
             if client is None
             else examination.examine_cluster(client, place, shape)
         )
-    lines = examination.report(patients, shape)
+    lines = examination.report_lines(patients, shape)
     add_result(workers=len(patients), report=list(lines))
     for line in lines:
         click.echo(line)

@@ -261,7 +261,7 @@ def benchmark(
     """
     from gmkcf_dask.pipeline.benchmark.entries import choose_entries
     from gmkcf_dask.pipeline.benchmark.runs import Benchmark, run_benchmark
-    from gmkcf_dask.pipeline.benchmark.tables import write_report
+    from gmkcf_dask.pipeline.benchmark.tables import write_tables
 
     def names_in(text: str) -> list[str]:
         return [name.strip() for name in text.split(",") if name.strip()]
@@ -275,7 +275,7 @@ def benchmark(
             click.echo(line)
 
         rows = run_benchmark(job, resources, print_row, listen)
-    written = write_report(out, rows)
+    written = write_tables(out, rows)
     add_result(runs=len(rows), written=written)
     for path in written:
         echo(f"written: {path}")

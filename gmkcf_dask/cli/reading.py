@@ -252,11 +252,11 @@ def reading_runner(input_path: str, options: dict[str, Any]) -> Iterator[Any]:
     when the number of samples is known; `--cluster threads` asks for no processes at all.
     """
     from gmkcf_dask.cluster import local_cluster
-    from gmkcf_dask.compute.blas import cores
+    from gmkcf_dask.compute.blas import own_cores
     from gmkcf_dask.compute.runner import Runner
 
     config = options["cluster_config"]
-    workers = (config.workers if config.where in ("", "local") else None) or cores()
+    workers = (config.workers if config.where in ("", "local") else None) or own_cores()
     if config.where == "threads" or workers < 2 or _text_bytes(input_path) < PROCESSES_FROM:
         yield None
         return

@@ -26,7 +26,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from gmkcf_dask.cluster.dask_settings import SECTIONS as DASK_SECTIONS, read_settings
+from gmkcf_dask.cluster.dask_settings import SECTIONS as DASK_SECTIONS, read_dask_settings
 from gmkcf_dask.cluster.plain_yaml import load_file
 from gmkcf_dask.cluster.schema import (
     Bytes,
@@ -38,8 +38,8 @@ from gmkcf_dask.cluster.schema import (
     System,
     Text,
     Word,
+    builtin_scalar,
     convert,
-    plain,
     refuse_unknown,
     shown,
 )
@@ -200,8 +200,8 @@ def parse_document(document: Mapping[str, Any], path: Path) -> ClusterConfig:
             names = schema.__struct_encode_fields__
             refuse_unknown(section[key], names, str(path), f"gmkcf.{key}")
     config: ClusterConfig = convert(_normal(section), ClusterConfig, f"{path}: gmkcf", path.parent)
-    values = {name: plain(getattr(config, name)) for name in config.__struct_fields__}
-    return ClusterConfig(**values | {"settings": read_settings(document, path)})
+    values = {name: builtin_scalar(getattr(config, name)) for name in config.__struct_fields__}
+    return ClusterConfig(**values | {"settings": read_dask_settings(document, path)})
 
 
 def _normal(section: Mapping[str, Any]) -> dict[str, Any]:

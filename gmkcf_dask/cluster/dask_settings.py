@@ -199,7 +199,7 @@ def check_setting(name: str, value: Any, file: str, folder: Path) -> None:
     convert(value, schema, f"{file}: {name}", folder)
 
 
-def read_settings(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def read_dask_settings(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """The sections of Dask in a cluster file, by dotted name; Dask has to know each of them."""
     import distributed  # noqa: F401  # brings its defaults
 

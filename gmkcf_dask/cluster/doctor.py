@@ -162,7 +162,7 @@ def _read(path: str, first: int) -> tuple[int, float]:
     return read, time.perf_counter() - begin
 
 
-def judge(
+def diagnose(
     name: str,
     examined: Any,
     round_trip: float | None,
@@ -229,7 +229,7 @@ def examine_cluster(
         answers = ask_workers(client, examine, place, only=[worker], first=first, seconds=wait)
         silent = isinstance(answers[worker], OSError)
         seconds = None if silent else _round_trip(client, worker, shape, wait)
-        reports.append(judge(worker, answers[worker], seconds, here, store_id))
+        reports.append(diagnose(worker, answers[worker], seconds, here, store_id))
     return reports
 
 
@@ -238,7 +238,7 @@ def examine_here(place: Place | None, threads: int = 1) -> list[WorkerReport]:
     store_id = None if place is None else place.store_id
     with one_blas_thread():
         examined = replace(examine(place), threads=threads, settings={})
-    return [judge("this process", examined, None, installed_versions(), store_id)]
+    return [diagnose("this process", examined, None, installed_versions(), store_id)]
 
 
 def _round_trip(client: Any, worker: str, shape: tuple[int, int], wait: float) -> float | None:
@@ -257,7 +257,7 @@ def _round_trip(client: Any, worker: str, shape: tuple[int, int], wait: float) -
     return min(seconds)
 
 
-def report(reports: Sequence[WorkerReport], shape: tuple[int, int]) -> list[str]:
+def report_lines(reports: Sequence[WorkerReport], shape: tuple[int, int]) -> list[str]:
     """All of it in words, a few lines for each worker."""
     rows, columns = shape
     lines = []

@@ -101,7 +101,7 @@ def convert(value: Any, schema: type[_T] | Any, name: str, folder: Path) -> _T:
     return converted
 
 
-def plain(value: Any) -> Any:
+def builtin_scalar(value: Any) -> Any:
     """A scalar as the builtin type that it extends, for YAML and pickle."""
     for base in (int, float, str):
         if isinstance(value, base) and not isinstance(value, bool):

@@ -17,7 +17,7 @@ from dask.delayed import delayed
 
 from gmkcf_dask.compute.blas import on_cores, one_blas_thread
 from gmkcf_dask.compute.runner import Runner
-from gmkcf_dask.compute.tile_ops import plain
+from gmkcf_dask.compute.tile_ops import contiguous
 from gmkcf_dask.corpus.model import Matrix
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.events import Listener, StageProgress, ignore
@@ -77,8 +77,8 @@ class PredictBlock:
 
     def __call__(self, new: Matrix, first: int) -> Floats | InputError:
         try:
-            B = np.asarray(plain(self.training.B), dtype=np.float64)
-            new = np.asarray(plain(new)) if isinstance(new, np.ndarray) else new
+            B = np.asarray(contiguous(self.training.B), dtype=np.float64)
+            new = np.asarray(contiguous(new)) if isinstance(new, np.ndarray) else new
             products, nearest = self.cross.products(new, first, B, self.training.diagonal)
             own = self.cross.diagonal(new, first) if self.diagonal else None
             V = self.training.V

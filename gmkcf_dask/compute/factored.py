@@ -96,7 +96,7 @@ def _of_dtype(Z: Factor, dtype: np.dtype[Any]) -> Factor:
     return np.ascontiguousarray(Z, dtype) if isinstance(Z, np.ndarray) else Z.tocsr().astype(dtype)
 
 
-def row_blocks(n: int) -> list[slice]:
+def factor_blocks(n: int) -> list[slice]:
     """The blocks that n samples are cut into."""
     return [slice(first, min(n, first + BLOCK_ROWS)) for first in range(0, n, BLOCK_ROWS)]
 
@@ -258,7 +258,7 @@ class FactoredKernels:
         self, work: Callable[[slice, AnyFloats | None], T], Y: AnyFloats | None = None
     ) -> list[T]:
         """Work on every group of row blocks, with its rows of Y; results in order."""
-        blocks, step = row_blocks(self.n_samples), blocks_per_task(self.n_samples)
+        blocks, step = factor_blocks(self.n_samples), blocks_per_task(self.n_samples)
         starts = range(0, len(blocks), step)
         groups = [
             slice(blocks[t].start, blocks[min(t + step, len(blocks)) - 1].stop) for t in starts

@@ -9,7 +9,7 @@ import numpy as np
 from gmkcf_dask.methods.contrast import weak_clusters
 from gmkcf_dask.methods.members import NO_CLUSTER, cluster_sizes
 from gmkcf_dask.results.insight import without_cluster
-from gmkcf_dask.system.html import bar, block, paragraph, sparkline, table, text
+from gmkcf_dask.system.html import bar, block, line_chart, paragraph, table, text
 
 _MAX_ROWS = 20
 """Clusters or kernels that are listed one by one."""
@@ -35,7 +35,7 @@ def summary(model: Any) -> str:
     falls = history[np.isfinite(history)]
     if len(falls) > 2:
         shown = falls[1:]  # the start is far above all others
-        chart = sparkline(shown.tolist(), "objective by iteration")
+        chart = line_chart(shown.tolist(), "objective by iteration")
         parts.append(table([(chart,)], ("objective by iteration",)))
     parts.append(_bars("cluster", [str(c) for c in range(len(sizes))], sizes, "{:,.0f}"))
     parts.append(_bars("kernel", model.kernel_names_, model.kernel_weights_, "{:.4f}"))

@@ -60,7 +60,7 @@ class LocalExtension:
     def _near(self) -> tuple[npt.NDArray[np.int32], Floats, Floats, Floats]:
         """Neighbours, squared distances, last similarity and σ of every training sample."""
         indices, similar = self.arrays.read("neighbours"), self.arrays.read("similarities")
-        squared = local.squared_distances(similar)
+        squared = local.squared_chords(similar)
         full = indices[:, -1] >= 0 if indices.shape[1] else np.zeros(len(indices), bool)
         last = np.where(full, similar[:, -1] if indices.shape[1] else 0.0, 0.0)
         scale = local.neighbourhood_scale(np.sqrt(squared), indices >= 0)

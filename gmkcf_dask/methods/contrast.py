@@ -32,14 +32,14 @@ BLOCKS_OF_A_PRODUCT = 4
 """Z, its product, the same at unit length, and what is summed on the way."""
 
 
-def judge(stack: KernelStack, method: FactorizationMethod, found: Clustering) -> Clustering:
+def add_contrast(stack: KernelStack, method: FactorizationMethod, found: Clustering) -> Clustering:
     """The clustering with its contrast, and a warning where that is too low.
 
     One product of the fused kernel with n×(k + 1), of its own: nothing else changes by it.
     With solver="accelerated" a run that stopped on a plateau has not converged.
     """
     k, n = method.n_clusters, stack.n_samples
-    kernel = stack.fuse(fused_weights(method.name, found.weights), keep=False)
+    kernel = stack.fuse(fusion_weights(method.name, found.weights), keep=False)
     diagonal = kernel.diagonal()
     scale = unit_scale(diagonal)
     share = 2.0 ** -np.ceil(np.log2(n))  # about 1/n, so that no sum overflows, and exact
@@ -149,6 +149,6 @@ def weak_clusters(method: str, found: Clustering) -> str:
     )
 
 
-def fused_weights(method: str, weights: Floats) -> Floats:
+def fusion_weights(method: str, weights: Floats) -> Floats:
     """What a method multiplies the kernels by when it fuses them, shape (m,)."""
     return weights**2 if method == "gmkcf" else weights

@@ -40,7 +40,7 @@ from gmkcf_dask.methods.base import (
 )
 from gmkcf_dask.methods.checkpointing import NO_CHECKPOINTS, Checkpoints
 from gmkcf_dask.methods.defaults import Assign
-from gmkcf_dask.methods.spectral import embed, laplacian_of, warn_not_converged
+from gmkcf_dask.methods.spectral import embed, laplacian_of, warn_inexact
 from gmkcf_dask.methods.spherical import unit_rows
 from gmkcf_dask.system.arrays import Floats
 
@@ -150,7 +150,7 @@ def consensus(
             break
     for name, view in zip(stack.names, views, strict=True):
         if not view.converged:
-            warn_not_converged(view, f"kernel {name}")
+            warn_inexact(view, f"kernel {name}")
     return Consensus(centre, tuple(history), converged)
 
 

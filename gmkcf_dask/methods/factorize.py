@@ -326,7 +326,7 @@ def has_risen(J_old: float, J_new: float, trace: float, rounding: float) -> bool
     return J_new - J_old > 100 * rounding * abs(trace)
 
 
-def refuse_negative(J: float, trace: float, *, nonnegative: bool) -> None:
+def refuse_unbounded(J: float, trace: float, *, nonnegative: bool) -> None:
     """With mixed signs and no positive semi-definiteness J has no lower bound: stop, and say so."""
     if not np.isfinite(J):
         raise NumericsError(

@@ -223,7 +223,7 @@ def suggest(
     ks = validate_ks(ks, n)
     validate_restarts(n_restarts)
     refuse_extremes(stack)
-    used = fused_weights(stack, weights)
+    used = given_weights(stack, weights)
     with fused_kernel(stack, used) as kernel, one_blas_thread(), warnings.catch_warnings():
         # a guide: runs are cut off early, and ks that are too large have empty clusters
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -291,7 +291,7 @@ def validate_restarts(n_restarts: object) -> None:
         raise InputError("n_restarts must be at least 2: stability compares restarts")
 
 
-def fused_weights(stack: KernelStack, learned: Mapping[str, float] | None) -> Floats:
+def given_weights(stack: KernelStack, learned: Mapping[str, float] | None) -> Floats:
     """The weights of K_w, sum 1, shape (m,)."""
     if learned is None:
         return kernel_weights(stack, MEAN)

@@ -113,12 +113,12 @@ class Sc(SingleKernelMethod[None, Embedding]):
     ) -> tuple[Labels, dict[str, Floats]]:
         rows = unit_rows(run.vectors)
         labels, places = cluster_rows(rows, self.n_clusters, seed, self.assign)
-        extension = extension_of(run, self.laplacian)
+        extension = nystrom_basis(run, self.laplacian)
         spectrum = {"eigenvalues": run.eigenvalues, "extension": extension}
         return labels, {"embedding": rows, **places, **spectrum}
 
 
-def extension_of(embedding: Embedding, laplacian: Laplacian) -> Floats:
+def nystrom_basis(embedding: Embedding, laplacian: Laplacian) -> Floats:
     """What a new sample's row of the kernel is multiplied by for its row of eigenvectors.
 
     An eigenvector is its own product with the matrix, divided by its eigenvalue, and that is how it
@@ -151,12 +151,12 @@ def embed(
     if laplacian == "symmetric" and kernel.signed_factors:
         pairs = yield from eigenpairs_of_kernel(kernel, k, rounding, direct=direct, listen=listen)
         if must_converge and not pairs.converged:
-            warn_not_converged(pairs, kernel.label)
+            warn_inexact(pairs, kernel.label)
         return embedding_by_kernel(pairs, k)
     A, known = yield from laplacian_of(kernel, laplacian)
     pairs = yield from leading_eigenpairs(A, k, known, rounding, direct=direct, listen=listen)
     if must_converge and not pairs.converged:
-        warn_not_converged(pairs, kernel.label)
+        warn_inexact(pairs, kernel.label)
     # the matrix solved for is I − L or −L
     one = 1 if laplacian == "symmetric" else 0
     history = tuple(one * k - total for total in pairs.sums)
@@ -228,7 +228,7 @@ def check_laplacian(value: object) -> None:
         )
 
 
-def warn_not_converged(pairs: Eigenpairs, label: str) -> None:
+def warn_inexact(pairs: Eigenpairs, label: str) -> None:
     """Say that eigenvectors were cut off, and what they are worth."""
     warnings.warn(
         f"eigenvectors of {label} stopped after {len(pairs.sums)} sweeps before their residuals "

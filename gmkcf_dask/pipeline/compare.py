@@ -47,10 +47,10 @@ _CANNOT_RUN = (HopelessError, NumericsError, PlanRefused)
 T = TypeVar("T")
 
 
-def check_names(what: str, names: object, known: Sequence[str]) -> tuple[str, ...]:
+def chosen_names(what: str, names: object, known: Sequence[str]) -> tuple[str, ...]:
     """Methods or presets, each once, in the known order; all of them for None.
 
-    >>> check_names("methods", ["sc", "kcf"], ["gmkcf", "kcf", "sc"])
+    >>> chosen_names("methods", ["sc", "kcf"], ["gmkcf", "kcf", "sc"])
     ('kcf', 'sc')
     """
     if names is None:
@@ -67,12 +67,12 @@ def check_names(what: str, names: object, known: Sequence[str]) -> tuple[str, ..
 
 def check_methods(names: object) -> tuple[str, ...]:
     """The methods to compare."""
-    return check_names("methods", names, tuple(METHODS))
+    return chosen_names("methods", names, tuple(METHODS))
 
 
 def check_presets(names: object) -> tuple[str, ...]:
     """The presets to compare."""
-    return check_names("presets", names, tuple(PRESETS))
+    return chosen_names("presets", names, tuple(PRESETS))
 
 
 def kernels_of_presets(presets: Sequence[str]) -> str:

@@ -62,7 +62,7 @@ from gmkcf_dask.methods.base import (
     SingleKernelMethod,
 )
 from gmkcf_dask.methods.checkpointing import NO_CHECKPOINTS, Checkpoints
-from gmkcf_dask.methods.contrast import judge
+from gmkcf_dask.methods.contrast import add_contrast
 from gmkcf_dask.methods.factorize import FactorizationMethod
 from gmkcf_dask.methods.members import NO_CLUSTER
 from gmkcf_dask.results.checkpoints import (
@@ -89,7 +89,7 @@ from gmkcf_dask.results.run_folder import (
     write_run,
 )
 from gmkcf_dask.results.schemas import ClusterEntry, Insight, RunBytes, RunResult
-from gmkcf_dask.results.serialize import plain
+from gmkcf_dask.results.serialize import jsonable
 from gmkcf_dask.store.build import build_store, find_store
 from gmkcf_dask.store.factors import MemoryArrays, StoredFactorSource, factor_stages
 from gmkcf_dask.store.files import exists, free_bytes, is_link, remove, resolved
@@ -126,7 +126,7 @@ def fit(
         assert isinstance(method, MultipleKernelMethod)
         clusterings = method.fit(stack, seeds, listen, checkpoints)
     if isinstance(method, FactorizationMethod):
-        return [judge(stack, method, found) for found in clusterings]
+        return [add_contrast(stack, method, found) for found in clusterings]
     return clusterings
 
 
@@ -687,7 +687,7 @@ def fit_into(
                 plan,
                 resources,
                 clustering,
-                fingerprint=plain(fingerprint),
+                fingerprint=jsonable(fingerprint),
                 clusters=_cluster_entries(options, clustering, profile, samples),
                 n_without_cluster=int((clustering.labels == NO_CLUSTER).sum()),
                 what="documents" if samples.texts else "samples",

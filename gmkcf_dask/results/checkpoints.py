@@ -34,8 +34,8 @@ from gmkcf_dask.results.serialize import (
     DAMAGE,
     check_seal,
     digest,
+    jsonable,
     pack,
-    plain,
     read_arrays,
     seal,
     short_error,
@@ -191,13 +191,13 @@ def open_checkpoints(
         remove_checkpoints(folder)
     newest = read_checkpoint(folder) if resume else None
     if newest is not None:
-        different = differences(newest.fingerprint, plain(dict(fingerprint)))
-        if different and (earlier is None or newest.fingerprint != plain(dict(earlier))):
+        different = fingerprint_differences(newest.fingerprint, jsonable(dict(fingerprint)))
+        if different and (earlier is None or newest.fingerprint != jsonable(dict(earlier))):
             raise InputError(
                 f"the checkpoint in {folder} is of another run, it differs in "
                 f"{'; '.join(different)}: ask for the same, or start anew in another folder"
             )
-    return RunCheckpoints(folder, plain(dict(fingerprint)), every, newest, still_ours)
+    return RunCheckpoints(folder, jsonable(dict(fingerprint)), every, newest, still_ours)
 
 
 def has_checkpoint(folder: Path) -> bool:
@@ -258,10 +258,12 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
     return newest
 
 
-def differences(present: Fingerprint, wanted: Fingerprint, what: str = "checkpoint") -> list[str]:
+def fingerprint_differences(
+    present: Fingerprint, wanted: Fingerprint, what: str = "checkpoint"
+) -> list[str]:
     """The fields in which two fingerprints differ, in words.
 
-    >>> differences({"seed": 1, "samples": 9}, {"seed": 2, "samples": 9})
+    >>> fingerprint_differences({"seed": 1, "samples": 9}, {"seed": 2, "samples": 9})
     ['seed (checkpoint: 1, asked: 2)']
     """
     present, wanted = {**_UNSAID, **present}, {**_UNSAID, **wanted}

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from gmkcf_dask.compute.operators import KernelStack
 from gmkcf_dask.methods.base import Clustering
-from gmkcf_dask.methods.contrast import fused_weights
+from gmkcf_dask.methods.contrast import fusion_weights
 from gmkcf_dask.methods.members import NO_CLUSTER, cluster_sizes, member_matrix
 from gmkcf_dask.system.arrays import Floats
 
@@ -102,7 +102,7 @@ def representation(
     if "embedding" in clustering.factors:
         return clustering.factors["embedding"], "the spectral embedding"
     weights = clustering.weights / clustering.weights.max()
-    kernel = stack.fuse(fused_weights(method, weights), keep=False)
+    kernel = stack.fuse(fusion_weights(method, weights), keep=False)
     member = member_matrix(clustering.labels, n_clusters)
     sums = kernel.matmul(member) - member * kernel.diagonal()[:, None]  # not to themselves
     others = member.sum(axis=0) - member

@@ -19,10 +19,15 @@ from msgspec import UNSET
 
 from gmkcf_dask.errors import DamagedModelError, InputError, redacted_tree
 from gmkcf_dask.kernels.specs import is_plain_name
-from gmkcf_dask.results.checkpoints import FOLDER, Fingerprint, differences, has_checkpoint
+from gmkcf_dask.results.checkpoints import (
+    FOLDER,
+    Fingerprint,
+    fingerprint_differences,
+    has_checkpoint,
+)
 from gmkcf_dask.results.csv_cells import cell_text, csv_lines, escaped_cell
 from gmkcf_dask.results.schemas import Insight, RunResult, parse_insight, plain_values, validated
-from gmkcf_dask.results.serialize import plain
+from gmkcf_dask.results.serialize import jsonable
 from gmkcf_dask.store.files import (
     check_writable,
     confined,
@@ -93,8 +98,8 @@ def holds_run(path: Path, fingerprint: Fingerprint, *others: Fingerprint) -> boo
             f"{path} holds another run, which does not say of what: choose another folder or "
             "--overwrite"
         )
-    different = differences(of_run, redacted_tree(plain(fingerprint)), "run")
-    if different and of_run not in [redacted_tree(plain(other)) for other in others]:
+    different = fingerprint_differences(of_run, redacted_tree(jsonable(fingerprint)), "run")
+    if different and of_run not in [redacted_tree(jsonable(other)) for other in others]:
         raise InputError(
             f"{path} holds another run, it differs in {'; '.join(different)}: ask for the same, "
             "choose another folder or --overwrite"

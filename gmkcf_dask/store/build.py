@@ -37,7 +37,7 @@ from gmkcf_dask.store.factors import StoreArrays, factor_bytes, factor_stages, w
 from gmkcf_dask.store.kernel_store import KernelStore, delete_store, is_store
 from gmkcf_dask.store.layout import bad_metadata
 from gmkcf_dask.store.lock import LockInfo, confirm, writing
-from gmkcf_dask.store.manifest import SUMMARY_BYTES, KernelRecord, Manifest, differences
+from gmkcf_dask.store.manifest import SUMMARY_BYTES, KernelRecord, Manifest, manifest_differences
 from gmkcf_dask.store.object_storage import is_remote
 from gmkcf_dask.store.preflight import refuse_blind_workers
 from gmkcf_dask.store.repair import clear_places, repair_damage, rewrite_inputs, rewrite_metadata
@@ -81,7 +81,7 @@ def find_store(path: Path, request: KernelRequest) -> KernelStore | None:
         return None
     store = KernelStore(files.absolute(path), Manifest.read(path))
     wanted = request.manifest(request.block or 1)
-    different = differences(store.manifest, wanted, any_block=request.block is None)
+    different = manifest_differences(store.manifest, wanted, any_block=request.block is None)
     if different:
         raise StoreError(
             f"{path} was made for other data or parameters, it differs in "

@@ -619,7 +619,7 @@ class _Smooth:
 
 
 def _walk(arrays: FactorArrays) -> Any:
-    squared = local.squared_distances(arrays.read("similarities"))
+    squared = local.squared_chords(arrays.read("similarities"))
     return local.lazy_walk(local.affinities(arrays.read("neighbours"), squared))
 
 

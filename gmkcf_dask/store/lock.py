@@ -170,7 +170,7 @@ class Heartbeat:
         self._thread.join()
 
 
-def claim(path: Path) -> Heartbeat:
+def claim_folder(path: Path) -> Heartbeat:
     """Say in a new file that this process owns the folder it is in, and that it lives."""
     lock = LockInfo.mine()
     if not files.put_if_absent(path, lock.encode()):

@@ -407,7 +407,7 @@ def refuse_without_manifest(store: Path) -> None:
         raise _damaged(store, f"{MANIFEST} is missing")
 
 
-def differences(current: Manifest, wanted: Manifest, *, any_block: bool) -> list[str]:
+def manifest_differences(current: Manifest, wanted: Manifest, *, any_block: bool) -> list[str]:
     """The fields in which a store differs from the one wanted, in words."""
     pairs: list[tuple[str, object, object]] = [
         ("samples", current.n_samples, wanted.n_samples),

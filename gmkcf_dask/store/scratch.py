@@ -23,7 +23,7 @@ from gmkcf_dask.errors import DamagedStoreError, ScratchError, StorageError
 from gmkcf_dask.kernels.tiling import Tiling
 from gmkcf_dask.store.chunks import read_plain, write_plain
 from gmkcf_dask.store.files import links_inside, remove_folder, resolved
-from gmkcf_dask.store.lock import Heartbeat, claim, is_gone
+from gmkcf_dask.store.lock import Heartbeat, claim_folder, is_gone
 from gmkcf_dask.store.object_storage import is_remote
 from gmkcf_dask.system.disk_space import full_error
 from gmkcf_dask.system.retry import is_full
@@ -103,7 +103,7 @@ class ScratchFolder:
 
     def _open(self) -> None:
         self.path.mkdir(exist_ok=True)
-        self._heartbeat = claim(self.path / OWNER)
+        self._heartbeat = claim_folder(self.path / OWNER)
 
     def _close(self) -> None:
         if self._held:

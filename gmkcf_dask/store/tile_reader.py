@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gmkcf_dask.errors import DamagedStoreError, StoreGoneError
-from gmkcf_dask.kernels.tiles import decode
+from gmkcf_dask.kernels.tiles import decode_tile
 from gmkcf_dask.kernels.tiling import Tiling, encoded_bytes
 from gmkcf_dask.store.chunks import (
     chunk_path,
@@ -148,7 +148,7 @@ class StoreTileReader:
 
     def decoded(self, kernel: int, t: int) -> npt.NDArray[Any]:
         """Tile t of a kernel as numbers, float32 or float64."""
-        return decode(self.raw(kernel, t), self.code_scale)
+        return decode_tile(self.raw(kernel, t), self.code_scale)
 
     def _damaged(self, name: str, t: int, what: str) -> DamagedStoreError:
         error = DamagedTileError(

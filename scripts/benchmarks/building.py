@@ -17,7 +17,7 @@ from limits import on_threads
 from measure import Bar, Report
 
 from gmkcf_dask.cluster import threads
-from gmkcf_dask.compute.blas import cores
+from gmkcf_dask.compute.blas import own_cores
 from gmkcf_dask.pipeline import run as pipeline
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.system.units import human_bytes
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> Report:
         blocks = [X[tiling.rows(i)] for i in range(tiling.n_blocks)]
         for _ in range(args.repeats):
             begun = time.perf_counter()
-            on_threads(lambda ij: (blocks[ij[0]] @ blocks[ij[1]].T).toarray(), pairs, cores())
+            on_threads(lambda ij: (blocks[ij[0]] @ blocks[ij[1]].T).toarray(), pairs, own_cores())
             best["scipy Gram"] = min(best["scipy Gram"], time.perf_counter() - begun)
             best["writing"] = min(best["writing"], write_again(store, folder / "copy.zarr"))
             shutil.rmtree(folder / "copy.zarr")
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> Report:
     return Report(
         "build",
         f"n = {args.n:,}, sparse text-like X, twelve kernels, {args.precision}, "
-        f"{human_bytes(on_disk)} on disk, {cores()} threads",
+        f"{human_bytes(on_disk)} on disk, {own_cores()} threads",
         ["", "s", "× (Gram + writing)"],
         rows,
         [Bar("build / (scipy Gram + writing the same bytes)", rows[2][2], 1.6)],
@@ -97,7 +97,7 @@ def write_again(store: KernelStore, path: Path) -> float:
                 fill_value=like.fill_value, compressors=like.compressors,
             )
         )  # fmt: skip
-    step = 2 * cores()
+    step = 2 * own_cores()
     for first in range(0, tiling.n_tiles, step):
         tiles = range(first, min(first + step, tiling.n_tiles))
         held = [
@@ -111,6 +111,6 @@ def write_again(store: KernelStore, path: Path) -> float:
             array[tiling.rows(i), tiling.rows(j)] = tile
 
         begun = time.perf_counter()
-        on_threads(write, held, cores())
+        on_threads(write, held, own_cores())
         spent += time.perf_counter() - begun
     return spent

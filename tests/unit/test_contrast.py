@@ -17,8 +17,8 @@ from gmkcf_dask.errors import WeakClustersWarning
 from gmkcf_dask.methods.base import MEAN
 from gmkcf_dask.methods.contrast import (
     LEAST_CONTRAST,
+    add_contrast,
     contrast,
-    judge,
     one_concept_objective,
     unit_scale,
 )
@@ -181,7 +181,7 @@ def test_only_the_kept_restart_stopped_on_the_plateau(rng):
     assert found.converged
     better = replace(found.runs[0], objective=found.objective + 1.0)
     with pytest.warns(WeakClustersWarning):
-        judged = judge(dense(Ks), method, replace(found, runs=(better, found.runs[0])))
+        judged = add_contrast(dense(Ks), method, replace(found, runs=(better, found.runs[0])))
     assert [run.converged for run in judged.runs] == [True, False]
 
 

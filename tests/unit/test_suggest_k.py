@@ -24,7 +24,7 @@ from gmkcf_dask.methods.select_k import (
     combined_score,
     concept_points,
     eigengaps,
-    fused_weights,
+    given_weights,
     group_ks,
     kernel_silhouette,
     recommend,
@@ -337,7 +337,7 @@ def test_one_restart_is_refused(four):
 )
 def test_weights_that_cannot_be_are_refused(rng, weights, sentence):
     with pytest.raises(InputError, match=sentence):
-        fused_weights(dense(kernels(rng, n=20, m=2)), weights)
+        given_weights(dense(kernels(rng, n=20, m=2)), weights)
 
 
 # the command line

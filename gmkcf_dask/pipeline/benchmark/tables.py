@@ -38,13 +38,17 @@ class Cell:
     n_seeds: int
 
     def __str__(self) -> str:
-        return f"{short(self.mean)} ± {short(self.error)}" if self.n_seeds > 1 else short(self.mean)
+        return (
+            f"{three_decimals(self.mean)} ± {three_decimals(self.error)}"
+            if self.n_seeds > 1
+            else three_decimals(self.mean)
+        )
 
 
-def short(value: float) -> str:
+def three_decimals(value: float) -> str:
     """Three decimals without the leading zero.
 
-    >>> short(0.4567), short(-0.0123)
+    >>> three_decimals(0.4567), three_decimals(-0.0123)
     ('.457', '-.012')
     """
     return f"{value:.3f}".replace("0.", ".", 1)
@@ -125,7 +129,7 @@ def published(measure: str, dataset: str | None, method: str, datasets: Sequence
     return fmean(table[each][method] for each in datasets)
 
 
-def write_report(out: Path, rows: Sequence[Row]) -> list[Path]:
+def write_tables(out: Path, rows: Sequence[Row]) -> list[Path]:
     """Tables and pictures of a benchmark folder; returns what was written."""
     settings = read_settings(out)
     assert settings is not None
@@ -212,7 +216,7 @@ def _paper_table(results: Results, measure: str) -> str:
                 cells.append("–")
             elif entry.kind == "paper" and (dataset is None or dataset in SIZES):
                 printed = published(measure, dataset, entry.title, paper_sets)
-                cells.append(f"{cell} ({short(printed)}, {signed(cell.mean - printed)})")
+                cells.append(f"{cell} ({three_decimals(printed)}, {signed(cell.mean - printed)})")
             else:
                 cells.append(str(cell))
         lines.append(["mean" if dataset is None else _title(dataset), *cells])
@@ -285,7 +289,7 @@ def _all_measures(results: Results, entry: Entry, kernel: str | None = None) -> 
     """ACC / NMI / purity on every set, then their mean."""
     return [
         " / ".join(
-            "–" if cell is None else short(cell.mean)
+            "–" if cell is None else three_decimals(cell.mean)
             for cell in (results.cell(dataset, entry, measure, kernel) for measure in MEASURES)
         )
         for dataset in (*results.datasets, None)
