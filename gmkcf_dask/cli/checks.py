@@ -23,10 +23,10 @@ store_argument = click.argument("store", type=Location())
 @output_options
 def info(store: Path) -> None:
     """Show what is in a STORE: samples, kernels, sizes, state, versions, who writes into it."""
-    from gmkcf_dask.store.describe import describe
+    from gmkcf_dask.store.describe import describe_store
     from gmkcf_dask.store.manifest import Manifest
 
-    lines, manifest = describe(store), Manifest.read(store)
+    lines, manifest = describe_store(store), Manifest.read(store)
     fields = ("n_samples", "n_features", "precision", "complete")
     add_result(store=store, **{name: getattr(manifest, name) for name in fields})
     add_result(kernels=list(manifest.kernel_names))

@@ -30,10 +30,10 @@ from gmkcf_dask.cluster.dask_settings import SECTIONS as DASK_SECTIONS, read_das
 from gmkcf_dask.cluster.plain_yaml import load_file
 from gmkcf_dask.cluster.schema import (
     Bytes,
-    Count,
     Host,
     PathOrUrl,
     Port,
+    Positive,
     Seconds,
     System,
     Text,
@@ -50,8 +50,8 @@ from gmkcf_dask.errors import InputError
 class Adaptive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bounds between which a cluster grows and shrinks with its work, in workers."""
 
-    minimum: Count
-    maximum: Count
+    minimum: Positive
+    maximum: Positive
 
     def __post_init__(self) -> None:
         if self.minimum > self.maximum:
@@ -118,12 +118,12 @@ class ClusterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     connect: Connect = Connect()
     python: Word | None = None
     system: System | None = None
-    workers: Count | None = None
+    workers: Positive | None = None
     adaptive: Adaptive | None = None
-    minimum: Count | None = None
+    minimum: Positive | None = None
     wait: Seconds | None = None
     memory: Bytes | None = None
-    threads: Count | None = None
+    threads: Positive | None = None
     interface: Word | None = None
     local_directory: Word | None = None
     certificates: Certificates | None = msgspec.field(default=None, name="tls")

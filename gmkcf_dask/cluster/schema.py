@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from gmkcf_dask.errors import InputError
 
-Count = Annotated[int, Meta(ge=1, le=100_000)]
+Positive = Annotated[int, Meta(ge=1, le=100_000)]
 Port = Annotated[int, Meta(ge=1, le=65_535)]
 # Dask puts these words into the command line of a shell: nothing in them may end a word
 Word = Annotated[str, Meta(pattern=r"\A[\w@%+=:,./~$\{\}-]{1,500}\Z")]

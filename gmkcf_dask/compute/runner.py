@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from uuid import uuid4
 
 import dask
 from threadpoolctl import threadpool_limits
@@ -41,6 +42,18 @@ def large_graphs() -> AbstractContextManager[Any]:
     """Silence Dask's warning about n×2k numbers in a graph: scattered data could be lost."""
     bound = {"distributed.admin.large-graph-warning-threshold": "1 GiB"}
     return cast(AbstractContextManager[Any], dask.config.set(bound))
+
+
+def graph_value(value: Any) -> Any:
+    """A value of its own in a graph, under a new name; Dask does not look into it."""
+    from dask.delayed import delayed
+
+    return delayed(value, name=f"gmkcf-value-{uuid4().hex}", traverse=False)
+
+
+def as_list(*parts: Any) -> list[Any]:
+    """A task that gathers results."""
+    return list(parts)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from gmkcf_dask.methods.defaults import (
 )
 from gmkcf_dask.methods.predict import transductive_error
 
-KERNELS = """
+KERNELS_DOC = """
     kernels : str, list, "precomputed" or "factored", default="local"
         "local" for neighbourhood kernels that suit the data; or kernel names ("paper12", "rbf_1",
         "poly_a1_b2", "linear", "cosine"), specs, or callables f(X_I, X_J) on two row blocks. A
@@ -211,7 +211,7 @@ class GMKCF(FactorizingClusterer, MultipleKernelClusterer):
     Parameters
     ----------
     n_clusters : int, default=8
-        Clusters: k.{KERNELS}{FACTORIZATION}{ASSIGN}{PARAMETERS}
+        Clusters: k.{KERNELS_DOC}{FACTORIZATION}{ASSIGN}{PARAMETERS}
 
     Attributes
     ----------{ATTRIBUTES}{FACTORS}
@@ -361,7 +361,7 @@ class CoregSpectralClustering(MultipleKernelClusterer):
     Parameters
     ----------
     n_clusters : int, default=8
-        Clusters: k.{KERNELS}
+        Clusters: k.{KERNELS_DOC}
     lam : float, default=0.1
         How strongly they are drawn together.
     max_iter : int, default=10
@@ -412,7 +412,7 @@ class RobustMultipleKernelKMeans(PredictingClusterer, MultipleKernelClusterer):
     Parameters
     ----------
     n_clusters : int, default=8
-        Clusters: k.{KERNELS}
+        Clusters: k.{KERNELS_DOC}
     gamma : float, default=0.3
         Between 0 and 1: small values favour few kernels.
     restart_inner : bool, default=False

@@ -41,7 +41,7 @@ from gmkcf_dask.methods.base import (
 from gmkcf_dask.methods.checkpointing import NO_CHECKPOINTS, Checkpoints
 from gmkcf_dask.methods.defaults import Assign
 from gmkcf_dask.methods.spectral import embed, laplacian_of, warn_inexact
-from gmkcf_dask.methods.spherical import unit_rows
+from gmkcf_dask.methods.spherical import normalized_rows
 from gmkcf_dask.system.arrays import Floats
 
 
@@ -81,7 +81,7 @@ class Coreg(MultipleKernelMethod):
         self.check_samples(stack.n_samples)
         with one_blas_thread():
             run = consensus(stack, self.n_clusters, self.lam, self.max_iter, listen)
-        m, rows = len(stack.names), unit_rows(run.vectors)
+        m, rows = len(stack.names), normalized_rows(run.vectors)
         return [
             Clustering(
                 labels,

@@ -22,7 +22,7 @@ from gmkcf_dask.methods.spectral import (
     embed,
     embedding_by_kernel,
 )
-from gmkcf_dask.methods.spherical import spherical_kmeans, unit_rows
+from gmkcf_dask.methods.spherical import normalized_rows, spherical_kmeans
 from gmkcf_dask.system.arrays import Floats
 
 Start = tuple[Floats, Floats]
@@ -76,7 +76,7 @@ def start_by_kernel(found: Embedding) -> Start:
 
     Inner products of these coordinates approximate K best.
     """
-    rows = unit_rows(found.vectors * np.sqrt(np.maximum(1.0 - found.eigenvalues, 0.0)))
+    rows = normalized_rows(found.vectors * np.sqrt(np.maximum(1.0 - found.eigenvalues, 0.0)))
     centres = spherical_kmeans(rows, rows.shape[1], seed=0)
     return start_from_members(rows, place_rows(rows, "spherical", centres)[0])
 
@@ -87,7 +87,7 @@ def start_from_vectors(vectors: Floats) -> Start:
     V0 are the unit rows, turned by the rotation that takes the centres of their clusters nearest to
     the unit vectors, clipped at zero and lifted. Columns of U0 have sum 1: concepts are means.
     """
-    rows = unit_rows(vectors)
+    rows = normalized_rows(vectors)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericsWarning)  # fewer clusters than k are no matter here
         labels = kmeans_labels(rows, rows.shape[1], seed=0)

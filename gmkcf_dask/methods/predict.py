@@ -22,7 +22,7 @@ from gmkcf_dask.methods.defaults import Assign
 from gmkcf_dask.methods.factorize import FactorizationMethod
 from gmkcf_dask.methods.kmeans_steps import distances_to
 from gmkcf_dask.methods.spectral import Sc
-from gmkcf_dask.methods.spherical import unit_rows
+from gmkcf_dask.methods.spherical import normalized_rows
 from gmkcf_dask.methods.updates import lacks_rank, solve_V, with_direction
 from gmkcf_dask.system.arrays import Floats, Labels
 
@@ -110,7 +110,7 @@ class SpectralExtension(RowExtension):
     """Nyström: y = D_x^-½ k(x,·) D^-½E/λ at unit length, where D_x^-½ drops out."""
 
     def representation(self, seen: CrossProducts) -> Floats:
-        return unit_rows(seen.products)
+        return normalized_rows(seen.products)
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class UnnormalizedExtension(SpectralExtension):
         products, degree = seen.products[:, :-1], seen.products[:, -1:]
         gap = degree - self.eigenvalues
         least = np.maximum(_SMALLEST_SHARE * np.abs(degree), np.finfo(float).tiny)
-        return unit_rows(products / np.where(np.abs(gap) < least, least, gap))
+        return normalized_rows(products / np.where(np.abs(gap) < least, least, gap))
 
 
 def transductive_error(name: str) -> NoPredictionError:

@@ -15,7 +15,7 @@ Cost, in sweeps over K_w: the eigenvectors (one for the degrees and, up to 1,000
 above, at most 60) and then as many as the *longest* run of all ks and restarts takes alone: one to
 begin with, one or two per iteration, and one at its end. The reference ks have one run each and
 share these sweeps. Last, one sweep over all kernels. That holds for blocks that fit into memory
-together (`GROUP_BYTES`); more run in groups, one after the other.
+together (`RUNS_BYTES`); more run in groups, one after the other.
 """
 
 from __future__ import annotations
@@ -46,11 +46,10 @@ from gmkcf_dask.methods.factorize import SolverOptions, multiply, symmetric_prod
 from gmkcf_dask.methods.init import Start, start_from_members
 from gmkcf_dask.methods.kcf import kcf
 from gmkcf_dask.methods.spectral import embed
-from gmkcf_dask.methods.spherical import unit_rows
-from gmkcf_dask.system.arrays import Floats
+from gmkcf_dask.methods.spherical import normalized_rows
+from gmkcf_dask.system.arrays import AnyLabels, Floats
 from gmkcf_dask.system.html import block, paragraph, table, text
 
-Labels = npt.NDArray[np.integer[Any]]
 Confidence = Literal["clear", "likely", "unsure"]
 
 STAGE = "suggest"
@@ -60,7 +59,7 @@ MAX_ITER, TOL = 30, 1e-4
 """Of a run: a guide need not converge."""
 SAMPLE_SIZE = SILHOUETTE_SAMPLES
 """Samples that silhouettes in V are computed on, drawn at random where there are more."""
-GROUP_BYTES = SHARED_BYTES
+RUNS_BYTES = SHARED_BYTES
 """For the blocks of runs that share sweeps, on the driver."""
 _KMEANS_STARTS = 5
 
@@ -187,7 +186,7 @@ class KTrial:
         Samples (the same ones for all k) as points in kernel space, of the first restart.
     """
 
-    labels: tuple[Labels, ...]
+    labels: tuple[AnyLabels, ...]
     points: Floats
 
 
@@ -330,14 +329,14 @@ def _run_trials(
     streams = np.random.SeedSequence(seed).spawn(max(restarts) + 1)
     drawn = np.random.default_rng(streams[0]).choice(n, min(n, SAMPLE_SIZE), replace=False)
     sample = np.sort(drawn)  # the samples that silhouettes in V are computed on
-    runs: dict[int, list[tuple[float, Labels, Floats]]] = {k: [] for k in sorted(restarts)}
+    runs: dict[int, list[tuple[float, AnyLabels, Floats]]] = {k: [] for k in sorted(restarts)}
     done, total = 0, sum(restarts.values())
 
     def report(event: object, before: int) -> None:
         if isinstance(event, StageProgress):
             listen(StageProgress(STAGE, before + event.done, total, unit="runs"))
 
-    max_columns = GROUP_BYTES // (8 * RUN_BLOCKS[STAGE] * n * n_restarts)
+    max_columns = RUNS_BYTES // (8 * RUN_BLOCKS[STAGE] * n * n_restarts)
     for group in group_ks(sorted(restarts, reverse=True), max_columns):
         starts = [
             (k, _seed_of(stream), _half_start(spectrum.vectors[:, :k], stream, full=r == 0))
@@ -369,7 +368,7 @@ def _run(
     rounding: float,
     seed: int,
     sample: npt.NDArray[np.intp],
-) -> SolverSteps[tuple[float, Labels, Floats]]:
+) -> SolverSteps[tuple[float, AnyLabels, Floats]]:
     """The objective, labels and points of one short run; all else of size n×k is released."""
     # V is not polished: that takes a small problem for each of the n samples
     options = SolverOptions(
@@ -399,7 +398,7 @@ def _half_start(vectors: Floats, stream: np.random.SeedSequence, *, full: bool) 
     One start of K-means only: real clusters show in every half, and where there are none every
     half is cut in another way.
     """
-    rows = unit_rows(vectors)
+    rows = normalized_rows(vectors)
     n, k = rows.shape
     state = _seed_of(stream)
     half = np.random.default_rng(stream).permutation(n)[: max(k, (n + 1) // 2)]
@@ -424,7 +423,7 @@ def _best_kernel_silhouettes(
     n, m = stack.n_samples, len(stack.names)
     diagonals = [stack.diagonal(i) for i in range(m)]
     best: dict[int, float] = {}
-    for group in group_ks(ks, min(stack.most_columns, GROUP_BYTES // (8 * (m + 1) * n))):
+    for group in group_ks(ks, min(stack.most_columns, RUNS_BYTES // (8 * (m + 1) * n))):
         labels = [trials[k].labels[0] for k in group]
         members = np.hstack([np.eye(k)[own] for k, own in zip(group, labels, strict=True)])
         products = stack.matmul_each(members)
@@ -456,7 +455,7 @@ def eigengaps(eigenvalues: Floats, ks: Sequence[int], behind: int = BEHIND) -> F
     return np.asarray(np.where(fall > 1e-12, gap / np.maximum(fall, 1e-12), 0.0).clip(0.0, 1.0))
 
 
-def stability(labelings: Sequence[Labels]) -> float:
+def stability(labelings: Sequence[AnyLabels]) -> float:
     """Mean adjusted Rand index of all pairs of labelings; 1 where there are no pairs."""
     indices = [float(adjusted_rand_score(a, b)) for a, b in combinations(labelings, 2)]
     return float(np.mean(indices)) if indices else 1.0
@@ -468,7 +467,7 @@ def concept_points(V: Floats, UtKU: Floats) -> Floats:
     return np.asarray(V @ (vectors * np.sqrt(np.maximum(values, 0.0))))
 
 
-def silhouette(distances: Floats, labels: Labels) -> float:
+def silhouette(distances: Floats, labels: AnyLabels) -> float:
     """Mean silhouette of s samples (Rousseeuw 1987) from their distances, shape (s, s).
 
     0 for one that is alone, or without others.
@@ -485,7 +484,7 @@ def silhouette(distances: Floats, labels: Labels) -> float:
     return _mean_silhouette(inside, means.min(axis=1), size[labels])
 
 
-def kernel_silhouette(KH: Floats, diagonal: Floats, labels: Labels) -> float:
+def kernel_silhouette(KH: Floats, diagonal: Floats, labels: AnyLabels) -> float:
     """Mean silhouette of all samples in a kernel's own space, by mean *squared* distances.
 
     These follow from K's diagonal and from K H, shape (n, k), where H_jc is 1 for the samples j of

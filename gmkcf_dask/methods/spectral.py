@@ -37,7 +37,7 @@ from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.methods.assign import check_assign, cluster_rows
 from gmkcf_dask.methods.base import RunContext, SingleKernelMethod, check_whole
 from gmkcf_dask.methods.defaults import Assign
-from gmkcf_dask.methods.spherical import unit_rows
+from gmkcf_dask.methods.spherical import normalized_rows
 from gmkcf_dask.system.arrays import Floats, Labels
 
 Laplacian = Literal["symmetric", "unnormalized"]
@@ -111,7 +111,7 @@ class Sc(SingleKernelMethod[None, Embedding]):
     def conclude(
         self, run: Embedding, seed: int, listen: Listener
     ) -> tuple[Labels, dict[str, Floats]]:
-        rows = unit_rows(run.vectors)
+        rows = normalized_rows(run.vectors)
         labels, places = cluster_rows(rows, self.n_clusters, seed, self.assign)
         extension = nystrom_basis(run, self.laplacian)
         spectrum = {"eigenvalues": run.eigenvalues, "extension": extension}

@@ -41,7 +41,7 @@ from gmkcf_dask.store.request import KernelRequest
 
 PRESETS: dict[str, Mapping[str, Any]] = {"local": DEFAULTS, "paper": PAPER}
 """Parameters of methods."""
-KERNELS = {"local": DEFAULT_KERNELS, "paper": PAPER_KERNELS}
+PRESET_KERNELS = {"local": DEFAULT_KERNELS, "paper": PAPER_KERNELS}
 _CANNOT_RUN = (HopelessError, NumericsError, PlanRefused)
 """What ends one method and not the comparison."""
 T = TypeVar("T")
@@ -77,7 +77,7 @@ def check_presets(names: object) -> tuple[str, ...]:
 
 def kernels_of_presets(presets: Sequence[str]) -> str:
     """The kernels to build for them."""
-    return ",".join(KERNELS[preset] for preset in presets)
+    return ",".join(PRESET_KERNELS[preset] for preset in presets)
 
 
 def comparison_job(methods: Sequence[str], presets: Sequence[str], k: int, n: int) -> Job:

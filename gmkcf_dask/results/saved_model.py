@@ -75,7 +75,7 @@ from gmkcf_dask.store.files import (
 )
 from gmkcf_dask.store.manifest import KernelRecord, package_versions
 
-FORMAT: Final = "gmkcf-model"
+MODEL_FORMAT: Final = "gmkcf-model"
 MODEL = "model.json"
 _OWN_FILE = re.compile(r"(arrays|features|insight|strings)-[0-9a-f]{32}\.(npz|json)")
 _MOST_JSON = 1 << 30
@@ -125,7 +125,9 @@ def save_model(model: Model, path: Path, *, features: bool = True, overwrite: bo
     if features and training.features is not None:
         files["features"] = npz_bytes(_parts_of(features_of(training)), compressed=False)
     names = {what: f"{what}-{digest(content)}{_ENDING[what]}" for what, content in files.items()}
-    file = ModelFile(FORMAT, MODEL_FORMAT_VERSION, dict(model.versions), ModelFiles(**names), {})
+    file = ModelFile(
+        MODEL_FORMAT, MODEL_FORMAT_VERSION, dict(model.versions), ModelFiles(**names), {}
+    )
     body = {**plain_values(file), "content": packed}
     make_folder(path, "the model")
     for what, content in files.items():
@@ -158,7 +160,7 @@ def load_model(path: Path) -> Model:
         raise _damaged(path, f"{MODEL} cannot be read") from error
     if content is None:
         raise InputError(f"there is no saved model at {path}: it has no {MODEL}, check the path")
-    if not isinstance(body, dict) or body.get("format") != FORMAT:
+    if not isinstance(body, dict) or body.get("format") != MODEL_FORMAT:
         raise _damaged(path, f"{MODEL} is not one of ours")
     _refuse_newer(path, body)
     try:

@@ -19,7 +19,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.methods.base import Clustering, RunSummary
 from gmkcf_dask.methods.members import NO_CLUSTER
-from gmkcf_dask.store.manifest import FactorRecord, KernelRecord
+from gmkcf_dask.store.manifest import Count, FactorRecord, KernelRecord
 
 INSIGHT_VERSION = 1
 CHECKPOINT_FORMAT = 1
@@ -32,10 +32,9 @@ _Number = Annotated[float, Meta(ge=-1e100, le=1e100)]
 Number = _Number | None
 """None where a value is not finite; arithmetic with the others cannot overflow."""
 NonNegative = Annotated[float, Meta(ge=0, le=1e100)]
-Count = Annotated[int, Meta(ge=0, le=1 << 40)]
 Label = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
-Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-Seconds = dict[str, NonNegative]
+ByteCount = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+StageSeconds = dict[str, NonNegative]
 
 
 # insight.json
@@ -171,8 +170,8 @@ class Insight(Struct, frozen=True):
     fused: FusedInsight
     scores: dict[str, Number] | None
     confusion: Confusion | None
-    seconds: Seconds
-    bytes: dict[str, Size]
+    seconds: StageSeconds
+    bytes: dict[str, ByteCount]
     command: str | None
     versions: dict[str, Any]
     parameters: dict[str, Any]
@@ -337,7 +336,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
     what: str = "samples"
     """What people call the samples: documents where they are texts."""
     warnings: list[str] = []
-    seconds: Seconds = {}
+    seconds: StageSeconds = {}
 
 
 # checkpoints
@@ -407,7 +406,7 @@ class ModelContent(Struct, frozen=True):
     named_features: bool
     clustering: Clustering
     training: ModelTraining
-    seconds: Seconds = {}
+    seconds: StageSeconds = {}
 
 
 class ModelStrings(Struct, frozen=True):

@@ -13,7 +13,7 @@ from gmkcf_dask.system.html import block, paragraph, table, text
 from gmkcf_dask.system.units import human_bytes
 
 
-def describe(path: Path) -> list[str]:
+def describe_store(path: Path) -> list[str]:
     """Samples, kernels, sizes, state, versions and who writes into it. Reads no tile."""
     store = KernelStore(path, Manifest.read(path))
     m = store.manifest

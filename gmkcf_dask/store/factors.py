@@ -30,7 +30,7 @@ from gmkcf_dask.events import Listener, StageNote, StageProgress, ignore
 from gmkcf_dask.kernels import heat, local
 from gmkcf_dask.kernels.factor_cross import Arrays
 from gmkcf_dask.kernels.factored import (
-    NEIGHBOURS,
+    NEIGHBOUR_ARRAYS,
     ArrayShape,
     FactorKind,
     FactorView,
@@ -483,7 +483,7 @@ def local_stages(
     p = shapes["neighbours"].shape[1]
     index = Shared(partial(_searcher, features, options))
     remark = None if options.terms is None else partial(_recall, features, options, arrays)
-    found = _some(shapes, *NEIGHBOURS)
+    found = _some(shapes, *NEIGHBOUR_ARRAYS)
     yield Stage("neighbours", found, FindNeighbours(index, p), remark=remark)
     index.forget()
     directions = Shared(partial(_directions, options, features, arrays))
@@ -651,7 +651,7 @@ def heat_stages(options: HeatOptions, features: Features, arrays: FactorArrays) 
     standardize = heat.Standardizer(*np.ascontiguousarray(arrays.read("columns").T))
     most = shapes["neighbours"].shape[1]
     index = Shared(partial(_dense_searcher, features, standardize))
-    yield Stage("neighbours", _some(shapes, *NEIGHBOURS), FindNeighbours(index, most))
+    yield Stage("neighbours", _some(shapes, *NEIGHBOUR_ARRAYS), FindNeighbours(index, most))
     index.forget()
     for name, size in heat.sizes(n_neighbours(n), n).items():
         make = partial(_eigenpairs, features, standardize, arrays, size, options.n_vectors)

@@ -31,7 +31,7 @@ from gmkcf_dask.errors import (
     InputError,
     StoreError,
 )
-from gmkcf_dask.kernels.duplicates import NEAR
+from gmkcf_dask.kernels.duplicates import NEARLY_EQUAL
 from gmkcf_dask.kernels.tiles import CODE_SCALE, STORED_DTYPE
 from gmkcf_dask.kernels.tiling import Tiling
 from gmkcf_dask.store import files, layout
@@ -47,9 +47,9 @@ from gmkcf_dask.store.features import (
     zarr_store,
 )
 from gmkcf_dask.store.manifest import (
-    FORMAT,
     INPUTS,
     MANIFEST,
+    STORE_FORMAT,
     Manifest,
     build_command,
     fix_command,
@@ -260,7 +260,7 @@ class KernelStore:
         stands = dict(zip(m.names, m.stored_as or m.names, strict=True))
         for name, other in (m.nearest or {}).items():
             apart = m.differences.get(name, np.inf)
-            if apart <= NEAR:
+            if apart <= NEARLY_EQUAL:
                 sentence = f"{name} equals {other}" + (f" to {apart:.0e}" if apart else "")
                 merged = f", and {stands[name]} stands for it" if stands[name] != name else ""
                 sentences.append(sentence + merged)
@@ -446,7 +446,7 @@ def delete_store(path: Path, *, ignore_errors: bool = False) -> None:
     files.remove_folder(path, first=MANIFEST, last=UNFINISHED)
 
 
-_OURS = json.dumps({"format": FORMAT}).encode()
+_OURS = json.dumps({"format": STORE_FORMAT}).encode()
 
 
 def _create_objects(path: Path, manifest: Manifest, corpus: Corpus | None) -> Manifest:

@@ -41,7 +41,7 @@ from gmkcf_dask.kernels.tiling import FACTOR_ROWS, FEATURE_CHUNK, Precision, Til
 from gmkcf_dask.store.files import exists, get, put_atomic
 from gmkcf_dask.system.units import ceil_div
 
-FORMAT = "gmkcf-kernels"
+STORE_FORMAT = "gmkcf-kernels"
 FORMAT_VERSION = 4
 FACTORED_VERSION = 5
 READABLE_VERSIONS = (3, 4, 5)
@@ -67,7 +67,7 @@ _MAX = sys.float_info.max
 Count = Annotated[int, Meta(ge=0, le=_MOST)]
 Size = Annotated[int, Meta(ge=1, le=_MOST)]
 Finite = Annotated[float, Meta(ge=-_MAX, le=_MAX)]
-Text = Annotated[str, Meta(pattern=r"^[ -~]*\Z")]
+Ascii = Annotated[str, Meta(pattern=r"^[ -~]*\Z")]
 """Printable ASCII: names and versions."""
 Hex = Annotated[str, Meta(pattern=r"^[0-9a-f]*\Z")]
 StoreId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
@@ -183,8 +183,8 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     block_size: Size
     precision: Precision
     kernels: Annotated[tuple[KernelRecord, ...], Meta(max_length=_MOST_KERNELS)]
-    inputs: dict[Text, Text]
-    versions: dict[Text, Text]
+    inputs: dict[Ascii, Ascii]
+    versions: dict[Ascii, Ascii]
     resolved: bool = False
     complete: bool = False
     tiles_done: tuple[Count, ...]
@@ -264,7 +264,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def write(self, store: Path) -> None:
         """Replace the store's manifest by this one."""
         content = {
-            "format": FORMAT,
+            "format": STORE_FORMAT,
             "format_version": FORMAT_VERSION,
             **structs.asdict(self),
             "kernels": [structs.asdict(kernel) for kernel in self.kernels],
@@ -302,7 +302,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             hint = f"; did you mean {inside}?" if exists(inside / MANIFEST) else ""
             raise StoreError(f"{store} is not a kernel store: it has no {MANIFEST}{hint}")
         fields = _parsed(content)
-        if fields.pop("format", None) != FORMAT:
+        if fields.pop("format", None) != STORE_FORMAT:
             if fields and not has_kernels(store):  # of another program
                 raise StoreError(
                     f"{store} is not a kernel store: its {MANIFEST} is not one of ours"
@@ -393,7 +393,7 @@ def fix_command(store: str | Path, part: str) -> str:
 
 def is_own_format(store: Path) -> bool:
     """Whether a folder's manifest is one of ours, of whatever version."""
-    return bool(_parsed(_content(store) or b"").get("format") == FORMAT)
+    return bool(_parsed(_content(store) or b"").get("format") == STORE_FORMAT)
 
 
 def has_kernels(store: Path) -> bool:

@@ -30,8 +30,8 @@ from gmkcf_dask.cluster.submit.config import from_config
 from gmkcf_dask.cluster.submit.kubernetes import KubernetesJob, manifest
 from gmkcf_dask.cluster.submit.memory import driver_memory
 from gmkcf_dask.cluster.submit.progress import main as progress
-from gmkcf_dask.cluster.submit.slurm import SCHEDULER_BYTES, SlurmJob, mebibytes, slurm_script
-from gmkcf_dask.compute.costs import SCHEDULER_BYTES as IN_PLAN
+from gmkcf_dask.cluster.submit.slurm import JOB_SCHEDULER_BYTES, SlurmJob, mebibytes, slurm_script
+from gmkcf_dask.compute.costs import SCHEDULER_BYTES
 from gmkcf_dask.compute.plan import make_plan
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.corpus.model import Corpus
@@ -570,8 +570,10 @@ def test_a_matrix_tells_the_memory_of_its_driver(tmp_path, name):
     found = driver_memory("run", params)
     size = 0 if name == "sparse.npz" else x.nbytes
     plan = make_plan(*x.shape, 2, 100, feature_bytes=size, memory_per_worker=1 << 50)
-    driver = plan.driver_bytes - IN_PLAN  # which counts a scheduler in the driver's own process
-    assert 0 <= found - SCHEDULER_BYTES - driver < 1 << 20
+    driver = (
+        plan.driver_bytes - SCHEDULER_BYTES
+    )  # which counts a scheduler in the driver's own process
+    assert 0 <= found - JOB_SCHEDULER_BYTES - driver < 1 << 20
     assert driver_memory("run", params | {"input_path": "texts/*.txt"}) is None
     path.write_bytes(path.read_bytes()[:60])
     assert driver_memory("run", params) is None
@@ -590,7 +592,7 @@ def test_factored_kernels_tell_the_memory_of_their_driver(tmp_path, kind):
     ):
         params = {"kernels": "local", "n_clusters": 40, **given}
         found = driver_memory(command, params)
-        assert abs(found - SCHEDULER_BYTES - plan.driver_bytes) < 1 << 20
+        assert abs(found - JOB_SCHEDULER_BYTES - plan.driver_bytes) < 1 << 20
     both = {"input_path": str(path), "kernels": "local,linear", "n_clusters": 40}
     assert driver_memory("run", both) > driver_memory("run", both | {"kernels": "local"})
 

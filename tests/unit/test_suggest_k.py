@@ -264,7 +264,7 @@ def test_runs_that_do_not_fit_together_go_in_groups(monkeypatch):
     assert list(group_ks(FEW, 1)) == [[2], [3], [4], [5], [6]]
     X = blobs(3, seed=0, n=60)[0]
     whole = suggest_k(X, FEW, n_restarts=2)
-    monkeypatch.setattr(choosing, "GROUP_BYTES", 1)
+    monkeypatch.setattr(choosing, "RUNS_BYTES", 1)
     apart = suggest_k(X, FEW, n_restarts=2)
     assert apart.k == whole.k
     np.testing.assert_allclose(apart.score, whole.score, atol=1e-6)

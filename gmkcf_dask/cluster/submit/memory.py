@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gmkcf_dask.cluster.submit.slurm import SCHEDULER_BYTES
-from gmkcf_dask.compute.costs import PROCESS_BYTES, SCHEDULER_BYTES as IN_PLAN, Job
+from gmkcf_dask.cluster.submit.slurm import JOB_SCHEDULER_BYTES
+from gmkcf_dask.compute.costs import PROCESS_BYTES, SCHEDULER_BYTES, Job
 from gmkcf_dask.compute.factor_plan import factor_sizes, make_factor_plan
 from gmkcf_dask.compute.plan import make_plan
 from gmkcf_dask.corpus.read import UNREADABLE
@@ -40,7 +40,7 @@ def driver_memory(command: str, params: dict[str, Any]) -> int | None:
             drivers.append(max(_factors_driver(found, kinds, params) for kinds in found.factored))
     except (GmkcfError, KeyError, *UNREADABLE):
         return None  # the job itself says what is wrong with its input
-    return sum(drivers) - (len(drivers) - 1) * PROCESS_BYTES + SCHEDULER_BYTES
+    return sum(drivers) - (len(drivers) - 1) * PROCESS_BYTES + JOB_SCHEDULER_BYTES
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _tiles_driver(found: _Sizes, params: dict[str, Any]) -> int:
         job=_job(params, found.n_tiled),
     )
     # the plan counts a scheduler inside the driver's process; here it has one of its own
-    return plan.driver_bytes - IN_PLAN
+    return plan.driver_bytes - SCHEDULER_BYTES
 
 
 def _factors_driver(found: _Sizes, kinds: Mapping[str, FactorKind], params: dict[str, Any]) -> int:

@@ -49,7 +49,7 @@ _OURS = {
     "--open-mode", "--output", "--requeue", "--signal", "--time", "--wrap", "--account",
     "--partition",
 }  # fmt: skip
-SCHEDULER_BYTES = 512 * MIB
+JOB_SCHEDULER_BYTES = 512 * MIB
 """Of the scheduler, which shares its task with the driver."""
 
 

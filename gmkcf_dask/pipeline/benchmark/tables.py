@@ -12,15 +12,15 @@ from statistics import fmean, stdev
 from gmkcf_dask.methods.base import MEAN
 from gmkcf_dask.pipeline.benchmark.entries import ENTRIES, Entry
 from gmkcf_dask.pipeline.benchmark.published import (
+    DATASET_TITLES,
     GAIN_GMKCF_OVER_SECOND,
     GAIN_MULTIPLE_OVER_SINGLE,
-    MEASURES,
     MULTIPLE,
+    PAPER_MEASURES,
     PAPER_METHODS,
     SCORES,
     SINGLE,
     SIZES,
-    TITLES,
 )
 from gmkcf_dask.pipeline.benchmark.runs import KERNEL_NAMES, RUNS, Row, Settings, read_settings
 from gmkcf_dask.store.files import put_atomic
@@ -72,7 +72,7 @@ class Results:
     def __init__(self, rows: Iterable[Row]) -> None:
         self.rows = list(rows)
         present = {row.dataset for row in self.rows}
-        known = [name for name in TITLES if name in present]
+        known = [name for name in DATASET_TITLES if name in present]
         self.datasets = known + sorted(present - set(known))
         methods = {row.method for row in self.rows}
         self.entries = [entry for entry in ENTRIES.values() if entry.name in methods]
@@ -139,7 +139,7 @@ def write_tables(out: Path, rows: Sequence[Row]) -> list[Path]:
         from gmkcf_dask.pipeline.benchmark.pictures import draw_means, draw_measure
 
         results = Results(rows)
-        for measure in MEASURES:
+        for measure in PAPER_MEASURES:
             written.append(out / f"{measure}.png")
             draw_measure(results, measure, written[-1])
         written.append(out / "summary.png")
@@ -160,7 +160,7 @@ def markdown(rows: Sequence[Row], settings: Settings) -> str:
         f"{_seeds(results)}; mean ± standard error over seeds. In brackets the published value and "
         f"the difference to it. Versions: {used}.",
         _table_1(results, settings.sizes),
-        *(_paper_table(results, measure) for measure in MEASURES),
+        *(_paper_table(results, measure) for measure in PAPER_MEASURES),
         _closeness(results),
         _gains(results),
         _others(results),
@@ -176,7 +176,7 @@ def _section(title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) 
 
 
 def _title(dataset: str) -> str:
-    return TITLES.get(dataset, dataset)
+    return DATASET_TITLES.get(dataset, dataset)
 
 
 def _seeds(results: Results) -> str:
@@ -230,7 +230,7 @@ def _closeness(results: Results) -> str:
     lines = []
     for entry in results.of("paper"):
         line = [entry.title]
-        for measure in MEASURES:
+        for measure in PAPER_MEASURES:
             off = {
                 dataset: cell.mean - published(measure, dataset, entry.title, sets)
                 for dataset in (None, *sets)
@@ -244,7 +244,7 @@ def _closeness(results: Results) -> str:
             )
         lines.append(line)
     title = "How close: mean over the sets, and the largest difference of a set"
-    return _section(title, ["method", *MEASURES], lines) if lines else ""
+    return _section(title, ["method", *PAPER_MEASURES], lines) if lines else ""
 
 
 def _gains(results: Results) -> str:
@@ -253,7 +253,7 @@ def _gains(results: Results) -> str:
     if set(entries) != set(PAPER_METHODS) or not sets:
         return ""
     lines = []
-    for measure in MEASURES:
+    for measure in PAPER_MEASURES:
         cells = {name: results.cell(None, entries[name], measure) for name in PAPER_METHODS}
         ours = {name: cell.mean for name, cell in cells.items() if cell is not None}
         if len(ours) < len(PAPER_METHODS):
@@ -290,7 +290,9 @@ def _all_measures(results: Results, entry: Entry, kernel: str | None = None) -> 
     return [
         " / ".join(
             "–" if cell is None else three_decimals(cell.mean)
-            for cell in (results.cell(dataset, entry, measure, kernel) for measure in MEASURES)
+            for cell in (
+                results.cell(dataset, entry, measure, kernel) for measure in PAPER_MEASURES
+            )
         )
         for dataset in (*results.datasets, None)
     ]
