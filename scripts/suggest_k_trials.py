@@ -29,22 +29,22 @@ def main() -> None:
     parser.add_argument("--least", type=int, default=2)
     parser.add_argument("--most", type=int, default=12)
     parser.add_argument("--unequal", action="store_true", help="blobs of very different sizes")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     begin, hits, sure = time.monotonic(), 0, {"clear": [], "likely": [], "unsure": []}
-    seeds = range(asked.first, asked.first + asked.seeds)
-    for k in range(asked.least, asked.most + 1):
-        found = [trial(k, seed, equal=not asked.unequal) for seed in seeds]
-        right = [one.k == k for one in found]
-        for one, good in zip(found, right, strict=True):
+    seeds = range(args.first, args.first + args.seeds)
+    for k in range(args.least, args.most + 1):
+        trials = [trial(k, seed, equal=not args.unequal) for seed in seeds]
+        right = [one.k == k for one in trials]
+        for one, good in zip(trials, right, strict=True):
             sure[one.word].append(good)
         hits += sum(right)
         missed = [
             f"seed {seed}: {one.k} ({one.word}, runner-up {one.runner_up})"
-            for seed, one in zip(seeds, found, strict=True)
+            for seed, one in zip(seeds, trials, strict=True)
             if one.k != k
         ]
         print(f"k = {k:>2}: {sum(right)} of {len(right)}  {'; '.join(missed)}".rstrip(), flush=True)
-    print(f"in all {hits} of {asked.seeds * (asked.most - asked.least + 1)}")
+    print(f"in all {hits} of {args.seeds * (args.most - args.least + 1)}")
     for word, good in sure.items():
         print(f"{word}: {sum(good)} of {len(good)} right")
     print(f"{time.monotonic() - begin:.0f} s")

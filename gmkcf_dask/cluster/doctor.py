@@ -142,7 +142,7 @@ def _examine_place(place: Place, first: int) -> dict[str, Any]:
     if place.store_id is None:
         return {"place": _trouble_with(location(place.probe))}
     view = look(place.path, write=True)
-    return {"view": view, "read": (0, 0.0) if view.found is None else _read(place.path, first)}
+    return {"view": view, "read": (0, 0.0) if view.store_id is None else _read(place.path, first)}
 
 
 def _read(path: str, first: int) -> tuple[int, float]:
@@ -212,7 +212,7 @@ def _store_problems(examined: Examined, store_id: str | None) -> list[str]:
     trouble = trouble_with(examined.view, store_id)
     if trouble is None:
         return []
-    visible = examined.view.found == store_id
+    visible = examined.view.store_id == store_id
     return [f"it {trouble}: {'mount it for writing' if visible else 'put it where workers see it'}"]
 
 
@@ -289,7 +289,7 @@ def _described(examined: Examined) -> list[str]:
         f"allocator and BLAS: {settings}; BLAS uses {_threads(examined.blas_threads)}",
         f"{human_bytes(examined.disk_free)} free in {examined.folder}",
     ]
-    if examined.view is not None and examined.view.found is not None:
+    if examined.view is not None and examined.view.store_id is not None:
         rights = "reads and writes" if examined.view.trouble is None else "reads"
         size, seconds = examined.read
         speed = f", at {human_bytes(int(size / seconds))}/s" if seconds else ""

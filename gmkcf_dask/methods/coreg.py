@@ -160,8 +160,10 @@ def _normalized(
     """L_v, whose largest eigenvalue is 1, and guesses of its leading eigenvectors."""
     if not kernel.signed_factors:
         return (yield from laplacian_of(kernel, "symmetric"))
-    found = yield from embed(kernel, k, "symmetric", rounding)
-    return ShiftedKernel(found.scale, np.zeros(len(found.scale)), kernel.diagonal()), found.vectors
+    embedding = yield from embed(kernel, k, "symmetric", rounding)
+    return ShiftedKernel(
+        embedding.scale, np.zeros(len(embedding.scale)), kernel.diagonal()
+    ), embedding.vectors
 
 
 def _centre(vectors: Sequence[Floats], k: int) -> tuple[Floats, float]:

@@ -36,7 +36,7 @@ class NoPredictionError(InputError, AttributeError):
 
 @dataclass(frozen=True)
 class Extension(ABC):
-    """How a method goes on to new samples; small enough to travel in tasks.
+    """How a method extends to new samples; small enough to travel in tasks.
 
     Attributes
     ----------
@@ -135,7 +135,7 @@ def transductive_error(name: str) -> NoPredictionError:
     )
 
 
-def extension_of(method: Method, found: Clustering) -> tuple[Extension, ExtensionBasis]:
+def extension_of(method: Method, clustering: Clustering) -> tuple[Extension, ExtensionBasis]:
     """How a fitted method places new samples, and what it has to know about the training samples.
 
     Raises
@@ -146,11 +146,11 @@ def extension_of(method: Method, found: Clustering) -> tuple[Extension, Extensio
     name = method.name
     if name == "coreg":
         raise transductive_error(name)
-    factors = found.factors
+    factors = clustering.factors
     _refuse_missing(method, factors)
     centres = factors.get("centres")
     if isinstance(method, FactorizationMethod):
-        weights = found.weights**2 if name == "gmkcf" else found.weights
+        weights = clustering.weights**2 if name == "gmkcf" else clustering.weights
         extension = ConceptExtension(weights, method.assign, centres, factors["UtKU"])
         if lacks_rank(factors["UtKU"]):
             return extension, ExtensionBasis(factors["U"], factors["diagonal"], factors["V"])
@@ -160,11 +160,11 @@ def extension_of(method: Method, found: Clustering) -> tuple[Extension, Extensio
             factors["C"]
         )
     assert isinstance(method, Sc)
-    basis, how = factors["extension"], (found.weights, method.assign, centres)
+    basis, placement = factors["extension"], (clustering.weights, method.assign, centres)
     if method.laplacian == "symmetric":
-        return SpectralExtension(*how), ExtensionBasis(basis)
+        return SpectralExtension(*placement), ExtensionBasis(basis)
     with_degree = np.hstack([basis, np.ones((len(basis), 1))])
-    return UnnormalizedExtension(*how, factors["eigenvalues"]), ExtensionBasis(with_degree)
+    return UnnormalizedExtension(*placement, factors["eigenvalues"]), ExtensionBasis(with_degree)
 
 
 _NEEDED = {

@@ -47,9 +47,9 @@ def spherical_kmeans(
     with one_blas_thread():
         for stream in np.random.SeedSequence(seed).spawn(n_init):
             start = plus_plus(unit, n_clusters, np.random.default_rng(stream))
-            scores, found = climb(unit, start, max_iter)
+            scores, climbed = climb(unit, start, max_iter)
             if scores[-1] > best:
-                best, centres = scores[-1], found
+                best, centres = scores[-1], climbed
     return centres
 
 

@@ -130,13 +130,13 @@ def preset_stacks(stack: KernelStack, presets: Sequence[str]) -> dict[str, Kerne
     if isinstance(stack, CombinedKernels):
         parts = [stack.factored, stack.tiled]
     own = {*(spec.name for spec in LOCAL), *(spec.name for spec in HEAT)}
-    found: dict[str, KernelStack] = {}
+    stacks: dict[str, KernelStack] = {}
     for part in parts:
         if isinstance(part, FactoredKernels) and own.issuperset(part.names):
-            found["local"] = part
+            stacks["local"] = part
         elif part.names == tuple(spec.name for spec in PAPER12):
-            found["paper"] = part
-    wanted = {preset: found[preset] for preset in presets if preset in found}
+            stacks["paper"] = part
+    wanted = {preset: stacks[preset] for preset in presets if preset in stacks}
     if not wanted:
         raise InputError(
             f"there are only the kernels {', '.join(stack.names)}, which are not those of "
@@ -225,15 +225,15 @@ def _run(
         # columns of the table say as much
         for category in (ConvergenceWarning, NumericsWarning, WeakClustersWarning):
             warnings.simplefilter("ignore", category)
-        (found,) = fit(stack, _method(name, preset, k), [seed], (MEAN,), listen)
+        (clustering,) = fit(stack, _method(name, preset, k), [seed], (MEAN,), listen)
     return ComparedRun(
         name,
         preset,
-        found.labels,
-        found.n_iter,
-        found.converged,
+        clustering.labels,
+        clustering.n_iter,
+        clustering.converged,
         time.perf_counter() - begun,
-        scores={} if labels is None else scores(labels, found.labels),
+        scores={} if labels is None else scores(labels, clustering.labels),
     )
 
 

@@ -483,8 +483,8 @@ def local_stages(
     p = shapes["neighbours"].shape[1]
     index = Shared(partial(_searcher, features, options))
     remark = None if options.terms is None else partial(_recall, features, options, arrays)
-    found = _some(shapes, *NEIGHBOUR_ARRAYS)
-    yield Stage("neighbours", found, FindNeighbours(index, p), remark=remark)
+    neighbour_arrays = _some(shapes, *NEIGHBOUR_ARRAYS)
+    yield Stage("neighbours", neighbour_arrays, FindNeighbours(index, p), remark=remark)
     index.forget()
     directions = Shared(partial(_directions, options, features, arrays))
     made = _RowsOf("directions", directions)
@@ -513,8 +513,8 @@ class FindNeighbours:
     n_neighbours: int
 
     def __call__(self, rows: slice) -> Blocks:
-        found: Neighbours = self.index.get()(range(rows.start, rows.stop), self.n_neighbours)
-        return {"neighbours": found.indices, "similarities": found.similarities}
+        neighbours: Neighbours = self.index.get()(range(rows.start, rows.stop), self.n_neighbours)
+        return {"neighbours": neighbours.indices, "similarities": neighbours.similarities}
 
 
 def _searcher(features: Features, options: LocalOptions) -> Callable[[range, int], Neighbours]:

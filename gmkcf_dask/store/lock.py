@@ -108,7 +108,7 @@ def writing(store: Path, *, force: bool = False) -> Iterator[LockInfo]:
     StoreBusyError
         Another writer holds it; says who and since when.
     """
-    with _held(store, force=force, tell=True) as lock:
+    with _held(store, force=force, warn=True) as lock:
         _sweep(store)
         yield lock
 
@@ -130,10 +130,10 @@ def owning(folder: Path) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def _held(place: Path, *, force: bool, tell: bool = False) -> Iterator[LockInfo]:
+def _held(place: Path, *, force: bool, warn: bool = False) -> Iterator[LockInfo]:
     path, lock = lock_path(place), LockInfo.mine()
     taken_from = _acquire(path, lock, place, force=force)
-    if taken_from is not None and tell:
+    if taken_from is not None and warn:
         warnings.warn(
             f"the lock of {place} was taken over from {taken_from}, which has ended",
             StoreWarning,

@@ -102,11 +102,11 @@ def cache_folder(numba_version: str) -> Path | None:
 
 
 def _is_private(folder: Path) -> bool:
-    found = folder.lstat()
+    stat_result = folder.lstat()
     return (
-        stat.S_ISDIR(found.st_mode)
-        and found.st_uid == os.geteuid()
-        and not found.st_mode & _OTHERS_WRITE
+        stat.S_ISDIR(stat_result.st_mode)
+        and stat_result.st_uid == os.geteuid()
+        and not stat_result.st_mode & _OTHERS_WRITE
     )
 
 
@@ -116,10 +116,10 @@ def _nobody_replaces_entries(folder: Path) -> bool:
     The folder belongs to this user or to root, and others cannot write there, or only with a sticky
     bit.
     """
-    found = folder.lstat()
-    if found.st_uid not in (0, os.geteuid()):
+    stat_result = folder.lstat()
+    if stat_result.st_uid not in (0, os.geteuid()):
         return False
-    return not found.st_mode & _OTHERS_WRITE or bool(found.st_mode & stat.S_ISVTX)
+    return not stat_result.st_mode & _OTHERS_WRITE or bool(stat_result.st_mode & stat.S_ISVTX)
 
 
 def _keep(dispatcher: Any, folder: Path) -> None:

@@ -100,7 +100,7 @@ def write_again(store: KernelStore, path: Path) -> float:
     step = 2 * own_cores()
     for first in range(0, tiling.n_tiles, step):
         tiles = range(first, min(first + step, tiling.n_tiles))
-        held = [
+        tiles_in_memory = [
             (array, tiling.pair(t), store.reader.raw(i, t))
             for t in tiles
             for i, array in zip(kernels, arrays, strict=True)
@@ -111,6 +111,6 @@ def write_again(store: KernelStore, path: Path) -> float:
             array[tiling.rows(i), tiling.rows(j)] = tile
 
         begun = time.perf_counter()
-        on_threads(write, held, own_cores())
+        on_threads(write, tiles_in_memory, own_cores())
         spent += time.perf_counter() - begun
     return spent

@@ -34,10 +34,10 @@ def driver_memory(command: str, params: dict[str, Any]) -> int | None:
     other input, such as texts, which has to be read first.
     """
     try:
-        found = _store_sizes(params) if command == "fit" else _input_sizes(params)
-        drivers = [_tiles_driver(found, params)] if found.n_tiled else []
-        if found.factored:
-            drivers.append(max(_factors_driver(found, kinds, params) for kinds in found.factored))
+        sizes = _store_sizes(params) if command == "fit" else _input_sizes(params)
+        drivers = [_tiles_driver(sizes, params)] if sizes.n_tiled else []
+        if sizes.factored:
+            drivers.append(max(_factors_driver(sizes, kinds, params) for kinds in sizes.factored))
     except (GmkcfError, KeyError, *UNREADABLE):
         return None  # the job itself says what is wrong with its input
     return sum(drivers) - (len(drivers) - 1) * PROCESS_BYTES + JOB_SCHEDULER_BYTES
@@ -108,24 +108,24 @@ def _job(params: dict[str, Any], n_kernels: int) -> Job:
     )
 
 
-def _tiles_driver(found: _Sizes, params: dict[str, Any]) -> int:
+def _tiles_driver(sizes: _Sizes, params: dict[str, Any]) -> int:
     plan = make_plan(
-        *found.shape,
-        found.n_tiled,
+        *sizes.shape,
+        sizes.n_tiled,
         params["n_clusters"],
-        feature_bytes=found.feature_bytes,
+        feature_bytes=sizes.feature_bytes,
         memory_per_worker=_ANY_WORKER,
-        precision=found.precision,
-        signed=found.signed,
-        job=_job(params, found.n_tiled),
+        precision=sizes.precision,
+        signed=sizes.signed,
+        job=_job(params, sizes.n_tiled),
     )
     # the plan counts a scheduler inside the driver's process; here it has one of its own
     return plan.driver_bytes - SCHEDULER_BYTES
 
 
-def _factors_driver(found: _Sizes, kinds: Mapping[str, FactorKind], params: dict[str, Any]) -> int:
+def _factors_driver(job: _Sizes, kinds: Mapping[str, FactorKind], params: dict[str, Any]) -> int:
     n_clusters = params["n_clusters"]
-    sizes = factor_sizes(kinds, *found.shape, n_clusters, found.most, found.feature_bytes)
+    sizes = factor_sizes(kinds, *job.shape, n_clusters, job.most, job.feature_bytes)
     plan = make_factor_plan(
         sizes,
         n_workers=1,
@@ -133,7 +133,7 @@ def _factors_driver(found: _Sizes, kinds: Mapping[str, FactorKind], params: dict
         memory_per_worker=_ANY_WORKER,
         one_process=False,
         free_memory=_ANY_WORKER,
-        built=found.built,
+        built=job.built,
         job=_job(params, len(kinds)),
     )
     return plan.driver_bytes
