@@ -79,7 +79,7 @@ def repair(store: Path, force: bool, **options: Any) -> None:
     with start_cluster(opened.n_samples, options) as resources, show_progress() as listen:
         done = repair_store(store, resources.runner, listen, force=force)
     lines = done.lines
-    add_result(store=store, mended=lines, left=done.left)
+    add_result(store=store, repaired=lines, left=done.left)
     for line in lines:
         click.echo(f"found: {line}")
     if done.changed:

@@ -50,8 +50,8 @@ class JobCommand:
 def submit() -> None:
     """Write the batch job that runs a command inside its own allocation.
 
-    The job starts a Dask cluster, runs the driver beside it, and goes on where it stopped whenever
-    it is started again. Results, checkpoint, script and logs are in one folder.
+    The job starts a Dask cluster, runs the driver beside it, and resumes if interrupted.
+    Results, checkpoint, script and logs are in one folder.
     """
 
 
@@ -104,7 +104,7 @@ def submit() -> None:
     "cluster_file",
     metavar="FILE.yaml",
     type=FILE,
-    help="Take what is not said here from a file of kind jobqueue.",
+    help="Defaults for these options: a cluster file of kind jobqueue.",
 )
 @click.option(
     "--folder",
@@ -244,8 +244,8 @@ def kubernetes(
 
     if (options["tls_secret"] is None) is not insecure:
         raise InputError(
-            "say one of --tls-secret, a secret with certificates, and --insecure, for a network on "
-            "which you trust everybody"
+            "give either --tls-secret, a secret with certificates, or --insecure, for a network "
+            "that you trust"
         )
     inner = parse_inner(command)
     for option in ("memory", "scratch"):
@@ -281,7 +281,7 @@ def parse_inner(command: tuple[str, ...]) -> JobCommand:
     for name in _NOT_INSIDE:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = f"--{name.replace('_', '-')}"
-            reason = "a job that is queued again goes on"
+            reason = "a job that is queued again resumes"
             if name != "overwrite":
                 reason = "the job brings a cluster of its own"
             raise InputError(f"{option} cannot be part of a job: {reason}, leave it out")

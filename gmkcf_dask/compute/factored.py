@@ -406,7 +406,7 @@ def _dense(values: Any) -> Floats:
 
 
 def sum_in_order(parts: Sequence[Floats]) -> Floats:
-    """The sum of partial results, first to last: the same bits whoever made them."""
+    """The sum of partial results, first to last: the same bits wherever they were made."""
     total = parts[0].copy()
     for part in parts[1:]:
         total += part

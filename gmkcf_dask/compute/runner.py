@@ -124,7 +124,7 @@ class Runner:
         if unfit.worker is None or (workers is not None and not workers.keys() - {unfit.worker}):
             raise unfit
         self.excluded.add(unfit.worker)
-        warnings.warn(f"{unfit}; it gets no work, the others go on", ClusterWarning, stacklevel=3)
+        warnings.warn(f"{unfit}; work continues on the other workers", ClusterWarning, stacklevel=3)
 
     def retry(self, work: Callable[[], _T], reset: Callable[[], object] = lambda: None) -> _T:
         """Run work that submits graphs; retry it a few times where the cluster lost some.

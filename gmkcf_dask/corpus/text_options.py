@@ -86,9 +86,9 @@ class TextOptions:
     n_hash_features : int
         Columns of "hashing".
     encoding : str
-        Encoding of files that do not tell theirs, such as "cp1252", as Python names it; "auto" is
-        UTF-8. Files tell by a mark of UTF-8, UTF-16 or UTF-32 at their beginning; files of a folder
-        also by being UTF-8, and HTML pages by what they declare.
+        Encoding of files that do not declare one, such as "cp1252", as Python names it; "auto" is
+        UTF-8. A byte order mark of UTF-8, UTF-16 or UTF-32 takes precedence; so do valid UTF-8 in
+        files of a folder, and the declared encoding of HTML pages.
     preset : {"auto", "plain"}
         What becomes of options that are "auto". "plain" takes the values named above. "auto" looks
         at the first documents and chooses for this corpus: tokens by the script, stop words where
@@ -211,14 +211,14 @@ class TextOptions:
     def from_json(cls, values: object) -> TextOptions:
         """From what `to_json` gave, or an InputError."""
         if not isinstance(values, Mapping):
-            raise InputError("the options of texts cannot be right.")
+            raise InputError("the text options are invalid.")
         known = {field.name for field in fields(cls)}
         if not set(values) <= known:
             raise InputError(f"the options {sorted(set(values) - known)} are not known here.")
         try:
             return cls(**{"preset": "plain", **values})  # the only one there was
         except TypeError as error:
-            raise InputError(f"the options of texts cannot be right ({error}).") from error
+            raise InputError(f"the text options are invalid ({error}).") from error
 
 
 def _is_auto(value: object) -> bool:
@@ -364,7 +364,7 @@ class TextReading:
             raise InputError(f"how texts were read is damaged ({error}).") from error
         options = TextOptions.from_json(file.options)
         if (file.idf is None) != (options.features == "hashing"):
-            raise InputError("the weights of terms cannot be right: they are damaged.")
+            raise InputError("the weights of terms are damaged.")
         return cls(options, None if file.idf is None else np.array(file.idf, np.float64))
 
 

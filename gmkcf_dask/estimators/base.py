@@ -156,7 +156,7 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
             for new samples to be compared with, beside the caller's own.
         y : ignored
         resume : bool, default=False
-            Go on from the checkpoint in `checkpoint_dir`; without one, from the beginning.
+            Resume from the checkpoint in `checkpoint_dir`; without one, start from the beginning.
 
         Returns
         -------
@@ -526,8 +526,8 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
         texts = texts_in(X)
         if texts is not None:
             # of reading, callbacks hear how texts are read, not every count
-            tell = lambda event: isinstance(event, StageNote) and listen(event)  # noqa: E731
-            corpus = corpus_from_texts(texts, options=self.text, listen=tell)
+            only_notes = lambda event: isinstance(event, StageNote) and listen(event)  # noqa: E731
+            corpus = corpus_from_texts(texts, options=self.text, listen=only_notes)
             self.n_features_in_ = corpus.n_features
             self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on columns with names
             return corpus

@@ -57,7 +57,7 @@ PARAMETERS = """
     checkpoint_dir : path or URL, optional
         Folder for checkpoints of a running fit (GMKCF, KCF, RMKKM, kernel k-means; the spectral
         methods are short and keep none): written as often as it takes a twentieth of the time, and
-        when a fit is broken off; gone when it is done. `fit(X, resume=True)` goes on from there, to
+        when a fit is interrupted; removed at the end. `fit(X, resume=True)` resumes from there, to
         the same bits. Needs a whole number as random_state.
     checkpoint_every : int, optional
         Iterations between two of them, instead of a share of the time.

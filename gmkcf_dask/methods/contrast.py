@@ -26,43 +26,45 @@ from gmkcf_dask.methods.members import NO_CLUSTER, cluster_sizes, member_matrix
 from gmkcf_dask.system.arrays import Floats, Labels
 
 LEAST_CONTRAST = 0.1
-"""Contrast below which clusters are hardly closer than any two samples. See docs/algorithm.md."""
+"""Below it, clusters are barely more similar than random groups. See docs/algorithm.md."""
 
 BLOCKS_OF_A_PRODUCT = 4
 """Z, its product, the same at unit length, and what is summed on the way."""
 
 
-def add_contrast(stack: KernelStack, method: FactorizationMethod, found: Clustering) -> Clustering:
+def add_contrast(
+    stack: KernelStack, method: FactorizationMethod, clustering: Clustering
+) -> Clustering:
     """The clustering with its contrast, and a warning where that is too low.
 
     One product of the fused kernel with n×(k + 1), of its own: nothing else changes by it.
     With solver="accelerated" a run that stopped on a plateau has not converged.
     """
     k, n = method.n_clusters, stack.n_samples
-    kernel = stack.fuse(fusion_weights(method.name, found.weights), keep=False)
+    kernel = stack.fuse(fusion_weights(method.name, clustering.weights), keep=False)
     diagonal = kernel.diagonal()
     scale = unit_scale(diagonal)
     share = 2.0 ** -np.ceil(np.log2(n))  # about 1/n, so that no sum overflows, and exact
-    Z = np.hstack([scale[:, None] * member_matrix(found.labels, k), np.full((n, 1), share)])
+    Z = np.hstack([scale[:, None] * member_matrix(clustering.labels, k), np.full((n, 1), share)])
     try:
         with one_blas_thread():
             KZ = kernel.matmul(Z)
     finally:
         kernel.release()
     similar, row_sums = scale[:, None] * KZ[:, :k], KZ[:, k] / share
-    value = contrast(similar, scale**2 * diagonal, found.labels, stack.error_floor)
-    found = replace(found, contrast=value)
+    value = contrast(similar, scale**2 * diagonal, clustering.labels, stack.error_floor)
+    clustering = replace(clustering, contrast=value)
     if value is None or value >= LEAST_CONTRAST:
-        return found
+        return clustering
     one = one_concept_objective(kernel.trace, row_sums)
-    slack = max(method.tol * found.objective, stack.error_floor * kernel.trace)
-    if method.solver == "accelerated" and one - found.objective <= slack:
-        best = int(np.argmin([run.objective for run in found.runs]))
-        runs = list(found.runs)
+    slack = max(method.tol * clustering.objective, stack.error_floor * kernel.trace)
+    if method.solver == "accelerated" and one - clustering.objective <= slack:
+        best = int(np.argmin([run.objective for run in clustering.runs]))
+        runs = list(clustering.runs)
         runs[best] = replace(runs[best], converged=False)
-        found = replace(found, converged=False, runs=tuple(runs))
-    warnings.warn(weak_clusters(method.name, found), WeakClustersWarning, stacklevel=3)
-    return found
+        clustering = replace(clustering, converged=False, runs=tuple(runs))
+    warnings.warn(weak_clusters(method.name, clustering), WeakClustersWarning, stacklevel=3)
+    return clustering
 
 
 def contrasts(
@@ -75,17 +77,17 @@ def contrasts(
     diagonal = kernel.diagonal()
     scale, n = unit_scale(diagonal), len(diagonal)
     together = max(1, SHARED_BYTES // (BLOCKS_OF_A_PRODUCT * block_bytes(n, k)))
-    found: list[float | None] = []
+    values: list[float | None] = []
     for first in range(0, len(labelings), together):
         group = labelings[first : first + together]
         Z = np.hstack([scale[:, None] * member_matrix(labels, k) for labels in group])
         with one_blas_thread():
             similar = scale[:, None] * kernel.matmul(Z)
-        found += [
+        values += [
             contrast(similar[:, i * k : (i + 1) * k], scale**2 * diagonal, labels, rounding)
             for i, labels in enumerate(group)
         ]
-    return found
+    return values
 
 
 def unit_scale(diagonal: Floats) -> Floats:
@@ -136,16 +138,16 @@ def one_concept_objective(trace: float, row_sums: Floats) -> float:
     return trace - float(row_sums @ row_sums) / total if total > 0 else trace
 
 
-def weak_clusters(method: str, found: Clustering) -> str:
+def weak_clusters(method: str, clustering: Clustering) -> str:
     """What a fit with too low a contrast says; empty for others."""
-    if found.contrast is None or found.contrast >= LEAST_CONTRAST:
+    if clustering.contrast is None or clustering.contrast >= LEAST_CONTRAST:
         return ""
-    who = method.upper() + ("" if found.kernel is None else f" on {found.kernel}")
+    who = method.upper() + ("" if clustering.kernel is None else f" on {clustering.kernel}")
     return (
-        f"the clusters of {who} are hardly closer than any two samples (contrast "
-        f"{found.contrast:.2f}, below {LEAST_CONTRAST:g}), so they say little: standardise the "
-        "columns, or try another k, other kernels (local is the default), another start or more "
-        "iterations with a smaller tol"
+        f"the clusters of {who} are barely more similar than random groups (contrast "
+        f"{clustering.contrast:.2f}, below {LEAST_CONTRAST:g}), so they say little: standardise "
+        "the columns, or try another k, other kernels (local is the default), another start or "
+        "more iterations with a smaller tol"
     )
 
 

@@ -57,7 +57,7 @@ class Rmkkm(WeightLearningMethod[np.random.SeedSequence, KMeansRun]):
         Between 0 and 1: small values favour few kernels.
     restart_inner : bool
         Cluster anew in every iteration, best of two random starts: the authors' way, in which the
-        objective may rise and the labels seldom settle. Otherwise every iteration goes on from the
+        objective may rise and the labels seldom settle. Otherwise every iteration starts from the
         last centres.
     n_init : int
         Random restarts; the one of lowest objective is kept.

@@ -594,7 +594,7 @@ def recommend(
     if share > DOMINANT:
         why += f"; one cluster has {share:.0%} of the samples and may contain more clusters"
     elif word == "unsure" and silhouette[best] < (NO_SILHOUETTE + CLEAR_SILHOUETTE) / 2:
-        why += "; the clusters are hardly separated, other ks may fit as well"
+        why += "; the clusters are barely separated, other ks may fit as well"
     elif word == "unsure":
         why += "; other ks may fit as well"
     if ks[best] in (max(ks), min(ks)) and ks[best] != 2:

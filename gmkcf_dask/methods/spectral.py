@@ -122,7 +122,7 @@ def nystrom_basis(embedding: Embedding, laplacian: Laplacian) -> Floats:
     """What a new sample's row of the kernel is multiplied by for its row of eigenvectors.
 
     An eigenvector is its own product with the matrix, divided by its eigenvalue, and that is how it
-    goes on to samples beyond those it was found on. Symmetric: D^-½E/λ with λ of D^-½KD^-½, where
+    extends to samples beyond those it was found on. Symmetric: D^-½E/λ with λ of D^-½KD^-½, where
     D is λ₁I for signed factors; an eigenvector of λ = 0 says nothing about other samples and is
     left out. Unnormalized: E; the rest depends on the sample. Shape (n, k).
     """

@@ -1,7 +1,7 @@
 """plan → build → fit → results, as functions: what the command line and the estimators share.
 
 One `gmkcf run` calls, in this order: `request_plan` (on the described cluster, then on the started
-one), `build`, and `fit_into`, which goes on with `store_plan`, `stored_kernels`, `fit`, the run
+one), `build`, and `fit_into`, which continues with `store_plan`, `stored_kernels`, `fit`, the run
 folder and the report.
 """
 
@@ -126,7 +126,7 @@ def fit(
         assert isinstance(method, MultipleKernelMethod)
         clusterings = method.fit(stack, seeds, listen, checkpoints)
     if isinstance(method, FactorizationMethod):
-        return [add_contrast(stack, method, found) for found in clusterings]
+        return [add_contrast(stack, method, clustering) for clustering in clusterings]
     return clusterings
 
 
@@ -901,7 +901,7 @@ def explain_again(
     command: str | None = None,
     title: str | None = None,
 ) -> Insight:
-    """insight.json of a run that was broken off before it was written, from its store."""
+    """insight.json of a run that was interrupted before it was written, from its store."""
     model, result = model_of_run(run), read_result(run)
     store = store_of_run(result, run)
     plan = store_plan(store, model.method.n_clusters, resources)

@@ -61,7 +61,7 @@ _GENERATIONS = ("0", "1")
 _OWN_FILES = re.compile(r"[01]\.(npz|json)|\.[01]\.(npz|json)\.[0-9a-f]{32}")
 
 Fingerprint = Mapping[str, Any]
-"""What a checkpoint must have in common with the run that goes on from it, by name."""
+"""What a checkpoint must have in common with the run that resumes from it, by name."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class RunCheckpoints:
     every : int or None
         Iterations between checkpoints; None for as often as it costs little time.
     resumed : Checkpoint or None
-        Where to go on.
+        Where to resume.
     still_ours : callable
         Raises where somebody else has taken the folder over: two would undo each other's work.
     """
@@ -161,7 +161,7 @@ class RunCheckpoints:
         except DamagedCheckpointError:
             raise  # the other generation may be whole
         except HopelessError:
-            remove_checkpoints(self.folder)  # no other error says that going on is of no use
+            remove_checkpoints(self.folder)  # resuming after any other error can succeed
             raise
         except BaseException:
             self.write()

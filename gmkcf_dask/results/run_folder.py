@@ -74,11 +74,11 @@ def check_run_folder(
     begun = has_checkpoint(path / FOLDER)
     if begun and not (overwrite or resume):
         raise InputError(
-            f"{path} holds the checkpoint of a run that did not come to its end: go on from it "
-            "with --resume, or start anew with --overwrite"
+            f"{path} holds the checkpoint of an unfinished run: resume it with --resume, or start "
+            "again with --overwrite"
         )
     present = [name for name in OWN_FILES if exists(path / name)]
-    # a run that was allowed to overwrite them is allowed to when it goes on
+    # a run that was allowed to overwrite them may do so again when it resumes
     if present and not (overwrite or (resume and (begun or RESULT in present))):
         raise InputError(
             f"{path} holds another run ({', '.join(present)}): choose another folder or --overwrite"

@@ -173,7 +173,7 @@ def load_model(path: Path) -> Model:
 def _refuse_newer(path: Path, body: Mapping[str, Any]) -> None:
     version = body.get("format_version")
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise _damaged(path, "its format version cannot be right")
+        raise _damaged(path, "its format version is invalid")
     if version > MODEL_FORMAT_VERSION:
         versions = body.get("versions")
         by = versions.get("gmkcf-dask") if isinstance(versions, dict) else None
@@ -300,14 +300,14 @@ def _parameters(parameters: EstimatorParameters) -> dict[str, Any]:
     """Parameters of an estimator, as it takes them."""
     for names in (parameters.kernel, parameters.kernels):
         if isinstance(names, list) and not all(map(is_plain_name, names)):
-            raise ValueError("the names of kernels cannot be right")
+            raise ValueError("the names of kernels are invalid")
     values: dict[str, Any] = plain_values(parameters)
     return values
 
 
 def _kernel(entry: ModelKernel) -> ResolvedKernel:
     if not is_plain_name(entry.name):
-        raise ValueError("the name of a kernel cannot be right")
+        raise ValueError("the name of a kernel is invalid")
     spec: Any = missing_kernel(entry.name)
     if entry.kind == "formula":
         spec = parse_kernel(entry.name)
@@ -336,7 +336,7 @@ def refuse_misfits(method: Method, clustering: Clustering, training: Training) -
     }
     wrong = [name for name, is_right in right.items() if not is_right]
     if wrong:
-        raise ValueError(f"{', '.join(wrong)} cannot be right")
+        raise ValueError(f"invalid {', '.join(wrong)}")
 
 
 def _fits(value: Any, shape: tuple[int, ...]) -> bool:

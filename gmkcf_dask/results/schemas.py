@@ -190,11 +190,11 @@ def parse_insight(content: object) -> Insight:
     Raises
     ------
     InputError
-        It has a newer version, or a field is missing or cannot be right.
+        It has a newer version, or a field is missing or invalid.
     """
     version = content.get("version") if isinstance(content, Mapping) else None
     if type(version) is not int:
-        raise InputError(f"the insight does not say its version: {_AGAIN}")
+        raise InputError(f"the insight has no version: {_AGAIN}")
     if version > INSIGHT_VERSION:
         raise InputError(
             f"the insight has version {str(version)[:12]}, this is for version {INSIGHT_VERSION}: "
@@ -206,7 +206,7 @@ def parse_insight(content: object) -> Insight:
     except ValueError as error:
         misfit = str(error)
     if misfit is not None:
-        raise InputError(f"the insight cannot be right in {misfit}: {_AGAIN}")
+        raise InputError(f"the insight is invalid in {misfit}: {_AGAIN}")
     return insight
 
 
@@ -304,7 +304,7 @@ class RunBytes(Struct, frozen=True):
 
 
 class RunResult(Struct, frozen=True, kw_only=True):
-    """One clustering of a store, how it was made, and what it came to."""
+    """One clustering of a store, how it was made, and its result."""
 
     method: str
     parameters: dict[str, Any]

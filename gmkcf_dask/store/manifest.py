@@ -310,7 +310,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise _damaged(store, "it is not one of ours")
         at_version = fields.pop("format_version", None)
         if type(at_version) is not int or not 0 <= at_version <= _MOST:
-            raise _damaged(store, "its format version cannot be right")
+            raise _damaged(store, "its format version is invalid")
         if at_version not in READABLE_VERSIONS:
             known = " and ".join(map(str, READABLE_VERSIONS))
             raise StoreError(
@@ -331,7 +331,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise _damaged(store, f"{error}"[:200]) from error
         wrong = _inconsistent_fields(manifest)
         if wrong:
-            raise _damaged(store, f"{', '.join(wrong)} cannot be right")
+            raise _damaged(store, f"invalid {', '.join(wrong)}")
         return manifest
 
 

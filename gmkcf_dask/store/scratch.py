@@ -67,7 +67,7 @@ class ScratchFolder:
         except OSError as error:
             if is_full(error):
                 raise
-            # not bad input: a fit that ran until now can go on once the place is back
+            # not bad input: a fit that ran until now can resume once the place is back
             raise ScratchError(
                 f"cannot write scratch space at {self.path}: {error.strerror or error}; make it "
                 "writable and resume, put the store elsewhere, or give more memory"
@@ -136,7 +136,7 @@ def sweep_scratch(store: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """The owner's file goes last: what is broken off here, or stays, is found by the next one."""
+    """The owner's file goes last: what stays here is removed by the next one."""
     for entry in list(os.scandir(folder)):
         if entry.is_dir(follow_symlinks=False):
             remove_folder(folder, entry.name)

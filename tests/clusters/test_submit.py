@@ -356,7 +356,7 @@ def test_the_command_of_a_document_is_taken(here, document):
         ((*SLURM, "run", "x.npy", "--out", "run"), "Missing option '-k'"),
         ((*SLURM, "run", "y.npy", "-k", 2, "--out", "run"), "there is no y.npy"),
         ((*SLURM, "run", "x.npy", "-k", 2, "--out", "r", "--cluster", "local"), "of its own"),
-        ((*SLURM, "run", "x.npy", "-k", 2, "--out", "r", "--overwrite"), "goes on"),
+        ((*SLURM, "run", "x.npy", "-k", 2, "--out", "r", "--overwrite"), "resumes"),
         ((*SLURM, "run", "x.npy", "-k", 2, "--out", "x.npy"), "is a file"),
         (("submit", "slurm", "run", "x.npy", "-k", 2, "--out", "r"), "--ntasks, --mem-per-cpu"),
         ((*SLURM, "--mem", "4G", "run", "x.npy", "-k", 2, "--out", "r"), "one of --mem-per-cpu"),
@@ -454,7 +454,7 @@ def test_a_job_that_had_to_stop_queues_itself_three_times_without_progress(play,
         assert (code, said) == (0, ["driver: --force", "scontrol: requeue 7"]), out
     code, said, out = play("exit 5", restarts=3)
     assert (code, said) == (5, ["driver: --force"])
-    assert out.splitlines()[-1] == f"to go on: sbatch {tmp_path}/job.sbatch"
+    assert out.splitlines()[-1] == f"resume with: sbatch {tmp_path}/job.sbatch"
     # a job that is handed in anew has three tries again
     (tmp_path / "stalled").write_text("6 3\n")
     assert play("exit 5")[0] == 0
@@ -511,7 +511,7 @@ def test_a_job_that_does_not_queue_again_says_how_to_go_on(play, tmp_path, first
     need_program("openssl", "apt-get install openssl")
     found, said, out = play(first, restarts)
     assert (found, said) == (code, ["driver: --force"])
-    assert out.splitlines()[-1] == f"to go on: sbatch {tmp_path}/job.sbatch"
+    assert out.splitlines()[-1] == f"resume with: sbatch {tmp_path}/job.sbatch"
 
 
 def test_lines_that_run_first_may_use_what_is_not_set_and_set_what_is_used(play, tmp_path):

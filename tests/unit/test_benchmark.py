@@ -166,7 +166,7 @@ def test_features_a_reference_cannot_take_leave_out_its_row_only(data, tmp_path)
     args = ["benchmark", "--data", str(folder), "--datasets", "few", "--out", str(tmp_path / "b")]
     result = CliRunner().invoke(main, args)
     assert result.exit_code == 2
-    assert "nobody knows how these runs were made" in result.output
+    assert "the settings of these runs are unknown" in result.output
 
 
 def test_seeds_are_counted_for_every_set():

@@ -1,4 +1,4 @@
-"""A fit says when it failed: clusters that are hardly closer than any two samples."""
+"""A fit says when it failed: clusters that are barely more similar than random groups."""
 
 import warnings
 from dataclasses import replace
@@ -154,7 +154,7 @@ def test_one_product_more_and_the_same_bits(rng, method):
 
 def test_standardised_digits_with_the_setting_of_the_paper_warn():
     X = StandardScaler().fit_transform(load_digits().data)
-    with pytest.warns(WeakClustersWarning, match="hardly closer than any two samples"):
+    with pytest.warns(WeakClustersWarning, match="barely more similar than random groups"):
         model = GMKCF.paper(10, random_state=0).fit(X)
     assert model.contrast_ < LEAST_CONTRAST
     assert (model.n_iter_, model.converged_) == (3, True)  # the paper's rule, as it is
@@ -203,7 +203,7 @@ def test_notebook_report_and_saved_model_say_so(tmp_path):
     assert sentence[4:] in read(model._repr_html_()).text
     assert model.explain()["warnings"].count(sentence) == 1
     model.report(tmp_path / "report.html")
-    assert "hardly closer than any two samples" in (tmp_path / "report.html").read_text()
+    assert "barely more similar than random groups" in (tmp_path / "report.html").read_text()
     model.save(tmp_path / "model")
     assert load(tmp_path / "model").contrast_ == model.contrast_
 
@@ -216,4 +216,4 @@ def test_clear_clusters_and_other_methods_say_nothing():
         other = KernelKMeans(3, kernel="rbf_0.01", random_state=0).fit(X)
     assert model.contrast_ > 0.5
     assert other.contrast_ is None
-    assert not any("hardly closer" in note for note in model.explain()["warnings"])
+    assert not any("barely more similar" in note for note in model.explain()["warnings"])

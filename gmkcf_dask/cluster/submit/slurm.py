@@ -1,8 +1,8 @@
 """A batch job that runs a command of ours inside its own allocation: options to text, no more.
 
-The driver, a scheduler and workers live and end with the job. All that is needed to go on is in the
-output folder, so a job that is started again goes on: `--resume` finds the checkpoint, `--force`
-takes over the lease of a writer that is gone (one that lives keeps it).
+The driver, a scheduler and workers live and end with the job. All that is needed to resume is in
+the output folder, so a job that is started again resumes: `--resume` finds the checkpoint,
+`--force` takes over the lock of a writer that is gone (one that lives keeps it).
 """
 
 from __future__ import annotations

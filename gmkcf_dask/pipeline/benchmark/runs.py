@@ -253,8 +253,8 @@ def claim_settings(benchmark: Benchmark) -> Settings:
     if earlier is None:
         if (benchmark.out / RUNS).exists():
             raise InputError(
-                f"{benchmark.out} holds {RUNS} but not {SETTINGS}, so nobody knows how these runs "
-                "were made: choose another folder"
+                f"{benchmark.out} holds {RUNS} but not {SETTINGS}, so the settings of these runs "
+                "are unknown: choose another folder"
             )
         return fresh
     if earlier.normalization != fresh.normalization:

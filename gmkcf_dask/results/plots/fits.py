@@ -36,7 +36,7 @@ class ConvergenceDisplay(Display):
     best : int, default=0
         The restart that was kept.
     converged : sequence of bool, optional
-        Which of them came to their end.
+        Which of them have finished.
 
     Attributes
     ----------
