@@ -1,1 +1,8 @@
-"""From input to results: what the command line and the estimators share."""
+"""From input to results: what the command line and the estimators share.
+
+Names are imported on first use.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
