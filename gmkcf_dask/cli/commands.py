@@ -396,7 +396,7 @@ def _fit_and_report(
     wanted: FitOptions, store: Any, resources: Any, seconds: dict[str, float]
 ) -> None:
     from gmkcf_dask.pipeline import run as pipeline
-    from gmkcf_dask.results.checkpoints import has_checkpoint, may_go_on
+    from gmkcf_dask.results.checkpoints import has_checkpoint, may_resume
     from gmkcf_dask.results.run_folder import REPORT
     from gmkcf_dask.store.files import exists
 
@@ -415,7 +415,7 @@ def _fit_and_report(
     except (HopelessError, InputError, StoreBusyError):
         raise  # the same command would end there again; what InputError leaves waits for another
     except BaseException:
-        click.get_current_context().find_root().obj.resumable = may_go_on(wanted.checkpoint)
+        click.get_current_context().find_root().obj.resumable = may_resume(wanted.checkpoint)
         raise
     for sentence in runs[0].result.warnings:
         add_note(sentence)

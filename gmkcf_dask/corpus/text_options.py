@@ -28,7 +28,7 @@ DOCUMENTS_FOR_PRUNING = 50
 _LONGEST_NGRAM = 10
 _PRUNING = {"min_df": AUTO, "max_df": 1.0, "max_features": None}
 """Options that need document frequencies, and their values where they have no effect."""
-_UNSAID = {"encoding": AUTO, "preset": "plain"}
+_IMPLIED = {"encoding": AUTO, "preset": "plain"}
 _BOTH_ORDERS = ("utf-16", "utf-32")
 # not tables of characters: what they make of a file is unbounded until the end of it is seen
 _COMPUTED = ("idna", "punycode", "raw-unicode-escape", "unicode-escape", "utf-7")
@@ -205,7 +205,7 @@ class TextOptions:
     def to_json(self) -> dict[str, Any]:
         """As plain values; what stores did not always know is left out where it says nothing."""
         values = asdict(self)
-        return {item[0]: item[1] for item in values.items() if item not in _UNSAID.items()}
+        return {item[0]: item[1] for item in values.items() if item not in _IMPLIED.items()}
 
     @classmethod
     def from_json(cls, values: object) -> TextOptions:

@@ -205,7 +205,7 @@ def has_checkpoint(folder: Path) -> bool:
     return bool(_generations(folder))
 
 
-def may_go_on(folder: Path) -> bool:
+def may_resume(folder: Path) -> bool:
     """The same, when something has gone wrong: an object store that is lost may have some."""
     try:
         return has_checkpoint(folder)
@@ -264,18 +264,18 @@ def fingerprint_differences(
     """The fields in which two fingerprints differ, in words.
 
     >>> fingerprint_differences({"seed": 1, "samples": 9}, {"seed": 2, "samples": 9})
-    ['seed (checkpoint: 1, asked: 2)']
+    ['seed (checkpoint: 1, requested: 2)']
     """
-    present, wanted = {**_UNSAID, **present}, {**_UNSAID, **wanted}
+    present, wanted = {**_IMPLIED, **present}, {**_IMPLIED, **wanted}
     names = [*wanted, *(name for name in present if name not in wanted)]
     return [
-        f"{name} ({what}: {present.get(name)}, asked: {wanted.get(name)})"
+        f"{name} ({what}: {present.get(name)}, requested: {wanted.get(name)})"
         for name in names
         if present.get(name) != wanted.get(name)
     ]
 
 
-_UNSAID = {"assign": "kmeans"}
+_IMPLIED = {"assign": "kmeans"}
 """What fingerprints mean that do not have the word, see `Method.parameters`."""
 
 

@@ -328,8 +328,8 @@ class _Build:
             confirm(store.path, self.lock)
             store = store.with_manifest(nearest=dict(planned.nearest))
         nearest = store.manifest.nearest or {}
-        comparison = DuplicateCandidates(nearest, CODE_SCALE[request.precision] or 1.0)
-        write = WriteTiles(for_tasks(store), features, kernels, comparison)
+        candidates = DuplicateCandidates(nearest, CODE_SCALE[request.precision] or 1.0)
+        write = WriteTiles(for_tasks(store), features, kernels, candidates)
         m, names = store.manifest, store.names
         done = self._intact_tiles(store, self.listen)
         digests = TileTable(names, tiling.n_tiles, m.digests)

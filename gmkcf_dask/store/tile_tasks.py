@@ -39,7 +39,7 @@ class WriteTiles:
     store: KernelStore
     features: Features
     kernels: tuple[ResolvedKernel, ...]
-    comparison: DuplicateCandidates
+    candidates: DuplicateCandidates
     wanted: Mapping[int, frozenset[str]] | None = None
     """By tile, the kernels to write; None for all."""
 
@@ -55,7 +55,7 @@ class WriteTiles:
             # one kernel is compressed and written while the next is computed
             with ThreadPoolExecutor(1) as writer:
                 last: Future[None] | None = None
-                for name, stored, smallest in self.comparison.watch(made, written.differences):
+                for name, stored, smallest in self.candidates.watch(made, written.differences):
                     if last is not None:
                         last.result()
                     last = writer.submit(self._keep, t, name, stored, written)

@@ -88,7 +88,7 @@ def cache_folder(numba_version: str) -> Path | None:
         root = given if given.is_absolute() else Path.home() / ".cache"
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         root = root.resolve(strict=True)
-        if not all(_nobody_replaces_entries(each) for each in (root, *root.parents)):
+        if not all(_only_owner_replaces_entries(each) for each in (root, *root.parents)):
             return None
         folder = root
         for name in ("gmkcf_dask", f"numba-{numba_version}"):
@@ -110,7 +110,7 @@ def _is_private(folder: Path) -> bool:
     )
 
 
-def _nobody_replaces_entries(folder: Path) -> bool:
+def _only_owner_replaces_entries(folder: Path) -> bool:
     """Whether entries of this user there are safe.
 
     The folder belongs to this user or to root, and others cannot write there, or only with a sticky

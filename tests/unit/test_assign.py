@@ -341,7 +341,7 @@ def test_a_fit_goes_on(X, tmp_path, rule):
     broken = GMKCF(3, **how, checkpoint_dir=tmp_path / "c", checkpoint_every=1)
     with pytest.raises(KeyboardInterrupt):
         clone(broken).set_params(callbacks=[break_off]).fit(X)
-    with pytest.raises(InputError, match=f"assign .checkpoint: {rule}, asked: kmeans"):
+    with pytest.raises(InputError, match=f"assign .checkpoint: {rule}, requested: kmeans"):
         clone(broken).set_params(assign="kmeans").fit(X, resume=True)
     resumed = broken.fit(X, resume=True)
     np.testing.assert_array_equal(resumed.V_, whole.V_)

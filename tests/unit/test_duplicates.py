@@ -104,7 +104,11 @@ def test_a_resumed_build_compares_what_it_began_to_compare(tmp_path, family, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(tasks_module, "run_tasks", break_off)
-        patch.setattr(build_module.Comparison, "plan", lambda *_: build_module.Comparison({}, 1.0))
+        patch.setattr(
+            build_module.DuplicateCandidates,
+            "plan",
+            lambda *_: build_module.DuplicateCandidates({}, 1.0),
+        )
         with pytest.raises(KeyboardInterrupt):
             store_of(tmp_path / "s.zarr", family, 0.5)
     assert store_of(tmp_path / "s.zarr", family, 0.5).manifest.stored == (0, 1, 0, 3, 4)
