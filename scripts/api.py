@@ -9,7 +9,7 @@ import click
 
 import gmkcf_dask
 from gmkcf_dask.cli import main
-from gmkcf_dask.estimators.prediction import PredictingClusterer
+from gmkcf_dask.estimators.models import PredictingClusterer
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 WIDTH = 100

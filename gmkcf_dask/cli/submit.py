@@ -162,12 +162,11 @@ def slurm(command: tuple[str, ...], now: bool, **options: Any) -> None:
 def _slurm_options(options: dict[str, Any]) -> dict[str, Any]:
     """Options of the command line, else of a cluster file, once nothing required is missing."""
     from gmkcf_dask.cluster import read_config
-    from gmkcf_dask.cluster.submit.config import from_config
-    from gmkcf_dask.cluster.submit.slurm import mebibytes
+    from gmkcf_dask.cluster.submit.slurm import mebibytes, slurm_options
 
     path = options.pop("cluster_file")
     cpus = options["cpus_per_task"]
-    from_file = {} if path is None else from_config(read_config(path), cpus)
+    from_file = {} if path is None else slurm_options(read_config(path), cpus)
     given = {name: value for name, value in options.items() if value not in (None, ())}
     for name in ("mem_per_cpu", "mem", "driver_memory"):
         if name in given:

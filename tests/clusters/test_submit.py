@@ -26,11 +26,16 @@ from gmkcf_dask.cli import main
 from gmkcf_dask.cluster import threads
 from gmkcf_dask.cluster.jobqueue import described
 from gmkcf_dask.cluster.process_settings import WORKER_ENVIRONMENT
-from gmkcf_dask.cluster.submit.config import from_config
 from gmkcf_dask.cluster.submit.kubernetes import KubernetesJob, manifest
 from gmkcf_dask.cluster.submit.memory import driver_memory
 from gmkcf_dask.cluster.submit.progress import main as progress
-from gmkcf_dask.cluster.submit.slurm import JOB_SCHEDULER_BYTES, SlurmJob, mebibytes, slurm_script
+from gmkcf_dask.cluster.submit.slurm import (
+    JOB_SCHEDULER_BYTES,
+    SlurmJob,
+    mebibytes,
+    slurm_options,
+    slurm_script,
+)
 from gmkcf_dask.compute.costs import SCHEDULER_BYTES
 from gmkcf_dask.compute.plan import make_plan
 from gmkcf_dask.compute.runner import Runner
@@ -211,7 +216,7 @@ jobqueue:
     job-extra-directives: ["--qos=long"]
     job-script-prologue: ["module load python"]
 """
-    assert from_config(parse_config(content, Path("x.yaml"))) == {
+    assert slurm_options(parse_config(content, Path("x.yaml"))) == {
         "cpus_per_task": 2,
         "mem_per_cpu": 4 * GIB,
         "ntasks": 9,
@@ -249,12 +254,12 @@ def test_a_file_means_the_same_workers_for_jobs_and_for_one_job(ours, theirs):
     config = jobqueue_file(ours, theirs)
     with dask.config.set(config.settings):
         workers, threads, memory = described(config)
-    found = from_config(config)
+    found = slurm_options(config)
     assert found["ntasks"] - 1 == workers
     assert found["cpus_per_task"] == threads
     assert found["mem_per_cpu"] * threads == memory
     # more threads share what a worker has
-    found = from_config(config, 8)
+    found = slurm_options(config, 8)
     assert (found["cpus_per_task"], found["mem_per_cpu"] * 8) == (8, memory)
 
 
@@ -264,7 +269,7 @@ def test_a_file_means_the_same_workers_for_jobs_and_for_one_job(ours, theirs):
 def test_threads_and_cores_that_contradict_each_other_are_refused(theirs):
     config = jobqueue_file(", threads: 3, memory: 3GiB", theirs)
     with pytest.raises(InputError, match=r"cores is \d, but"):
-        from_config(config)
+        slurm_options(config)
     with dask.config.set(config.settings), pytest.raises(InputError, match=r"cores is \d, but"):
         described(config)
 
@@ -276,7 +281,7 @@ distributed:
   comm: {timeouts: {connect: 1 m}, require-encryption: false}
   nanny: {pre-spawn-environ: {OMP_NUM_THREADS: 2}}
 """
-    found = from_config(jobqueue_file(", storage: 'my stores', stall-timeout: 10m", "", settings))
+    found = slurm_options(jobqueue_file(", storage: 'my stores', stall-timeout: 10m", "", settings))
     asked = {"storage", "stall_timeout", "settings", "environment"}
     script = slurm_script(replace(EXAMPLE, **{name: found[name] for name in asked}))
     lines = script.splitlines()
@@ -308,7 +313,7 @@ distributed:
 )
 def test_what_one_job_cannot_do_is_refused(ours, theirs, key):
     with pytest.raises(InputError, match=f"{key} of the cluster file has no place"):
-        from_config(jobqueue_file(ours, theirs))
+        slurm_options(jobqueue_file(ours, theirs))
 
 
 # the command
