@@ -197,7 +197,7 @@ except FileExistsError:
     pass
 status = os.lstat(folder)
 if (status.st_mode, status.st_uid) != (stat.S_IFDIR | 0o700, os.getuid()):
-    sys.exit(folder + " belongs to somebody else")
+    sys.exit(folder + " belongs to another user")
 """
 _REMOVE = """
 import os, shutil, sys, time

@@ -267,7 +267,7 @@ def _checked_encoding(encoding: Any) -> str:
         name = ""
     if name in _BOTH_ORDERS:
         raise InputError(
-            f"encoding is {encoding!r}, which says nothing about the order of bytes: take "
+            f"encoding is {encoding!r}, which does not define the byte order: use "
             f"'{name}-le' or '{name}-be', or 'auto' where files begin with a mark."
         )
     _require(

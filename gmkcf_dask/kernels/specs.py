@@ -308,8 +308,8 @@ def _flatten(kernels: object) -> Iterable[KernelSpec]:
         yield FunctionKernel(kernels, getattr(kernels, "__name__", type(kernels).__name__))
     elif _holds_numbers(kernels):
         raise InputError(
-            f"{_shown_numbers(kernels)} stands where kernels are named: give matrices to fit and "
-            "say 'precomputed' here, or wrap each in Precomputed(matrix, name)"
+            f"kernels must be names, not {_shown_numbers(kernels)}: pass matrices to fit and "
+            "use 'precomputed' here, or wrap each in Precomputed(matrix, name)"
         )
     elif isinstance(kernels, Iterable) and getattr(kernels, "ndim", 1) != 0:
         for item in kernels:

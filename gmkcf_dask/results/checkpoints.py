@@ -195,7 +195,7 @@ def open_checkpoints(
         if different and (earlier is None or newest.fingerprint != jsonable(dict(earlier))):
             raise InputError(
                 f"the checkpoint in {folder} is of another run, it differs in "
-                f"{'; '.join(different)}: ask for the same, or start anew in another folder"
+                f"{'; '.join(different)}: use the same, or start again in another folder"
             )
     return RunCheckpoints(folder, jsonable(dict(fingerprint)), every, newest, still_ours)
 
@@ -246,7 +246,7 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
     if not whole:
         raise InputError(
             f"no checkpoint in {folder} can be used, they are damaged ({'; '.join(broken)}): "
-            "start anew with --overwrite, or remove the folder"
+            "start again with --overwrite, or remove the folder"
         )
     newest = max(whole, key=lambda one: one.serial)
     if broken:

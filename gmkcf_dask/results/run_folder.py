@@ -95,13 +95,12 @@ def holds_run(path: Path, fingerprint: Fingerprint, *others: Fingerprint) -> boo
     of_run = read_result(path).fingerprint
     if of_run is UNSET:
         raise InputError(
-            f"{path} holds another run, which does not say of what: choose another folder or "
-            "--overwrite"
+            f"{path} holds another run without a fingerprint: choose another folder or --overwrite"
         )
     different = fingerprint_differences(of_run, redacted_tree(jsonable(fingerprint)), "run")
     if different and of_run not in [redacted_tree(jsonable(other)) for other in others]:
         raise InputError(
-            f"{path} holds another run, it differs in {'; '.join(different)}: ask for the same, "
+            f"{path} holds another run, which differs in {'; '.join(different)}: use the same, "
             "choose another folder or --overwrite"
         )
     return exists(path / LABELS) and exists(path / FACTORS)

@@ -395,5 +395,5 @@ def _check_place(path: Path, *, overwrite: bool) -> None:
 
 def _damaged(path: Path, why: str) -> DamagedModelError:
     return DamagedModelError(
-        f"the model at {path} is damaged ({why}): copy it again, or save it anew from the fit"
+        f"the model at {path} is damaged ({why}): copy it again, or save it again from the fit"
     )

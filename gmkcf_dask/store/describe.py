@@ -23,7 +23,7 @@ def describe_store(path: Path) -> list[str]:
         f"precision  {m.precision}",
         f"tiles      {_tiles(m)}; {_state(m)}",
         f"on disk    {human_bytes(store.stored_bytes())}",
-        f"writer     {holder(path) or 'nobody'}",
+        f"writer     {holder(path) or 'none'}",
         f"store id   {m.store_id}",
         "made with  " + ", ".join(f"{name} {version}" for name, version in m.versions.items()),
         f"kernels    {len(m.kernel_names)}",

@@ -216,7 +216,7 @@ class KernelStore:
         return ScratchFolder.beside(self.path, self.tiling, self.reader.dtype)
 
     def drop_merged(self) -> None:
-        """Remove the arrays of kernels that others stand for: nobody shall read them as empty."""
+        """Remove the arrays of merged kernels, so that they are not read as empty."""
         for kernel, other in enumerate(self.manifest.stored):
             if kernel != other:
                 files.remove_folder(self.path, "kernels", self.names[kernel])
@@ -262,7 +262,7 @@ class KernelStore:
             apart = m.differences.get(name, np.inf)
             if apart <= NEARLY_EQUAL:
                 sentence = f"{name} equals {other}" + (f" to {apart:.0e}" if apart else "")
-                merged = f", and {stands[name]} stands for it" if stands[name] != name else ""
+                merged = f", and {stands[name]} replaces it" if stands[name] != name else ""
                 sentences.append(sentence + merged)
         return sentences
 

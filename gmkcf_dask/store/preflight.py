@@ -125,7 +125,7 @@ def _everywhere(path: str, *, write: bool) -> str:
 
 def _wrong(where: str, view: Any, store_id: str) -> str | None:
     if isinstance(view, TimeoutError):
-        return f"worker {where} does not say whether it sees the store ({view})"
+        return f"worker {where} did not report whether it can access the store ({view})"
     if isinstance(view, OSError):  # it went away meanwhile: whoever runs tasks knows what to do
         return None
     if not isinstance(view, View):  # an error instead of an answer

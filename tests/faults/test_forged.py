@@ -74,7 +74,7 @@ def test_another_number_of_features(example, changed, n_features, tmp_path):
     with pytest.raises(DamagedStoreError, match=r"terms\.json"):
         KernelStore.open(store).strings("terms")
     if n_features < 6:
-        with pytest.raises(DamagedStoreError, match="holds impossible values"):
+        with pytest.raises(DamagedStoreError, match="holds invalid values"):
             KernelStore.open(store).features().rows(slice(0, 24))
     assert _command("fit", str(store), "-k", "2", "--out", str(tmp_path / "run")) == 4
     assert _command("verify", str(store)) == 4
