@@ -107,7 +107,7 @@ class InputError(GmkcfError, ValueError):
 
 
 class HopelessError(GmkcfError):
-    """The same run would end here again, however often: there is nothing to go on to.
+    """The same run would end here again, however often: there is nothing to resume.
 
     Only this drops checkpoints. Whatever else ends a fit may be over the next time.
     """
@@ -160,7 +160,7 @@ class StoreBusyError(StoreError):
 
 
 class DiskFullError(GmkcfError, OSError):
-    """The disk of a store has no room left; what is there is kept, and work can go on later."""
+    """The disk of a store has no room left; what is there is kept, and work can resume later."""
 
     exit_code = 3
 
@@ -218,13 +218,13 @@ class WorkersKilled(ClusterLost):
 
 
 class ClusterStalled(ClusterLost):
-    """No task came to its end for too long."""
+    """No task has finished for too long."""
 
     retries = 0  # 1 where some workers still answer
 
 
 class UnfitWorker(ClusterLost):
-    """A worker that came late cannot do this work; the others go on without it."""
+    """A worker that joined late cannot do this work; the others continue without it."""
 
     retries = 0  # with the same workers
     worker: str | None = None
@@ -238,7 +238,7 @@ class CheckpointError(GmkcfError, OSError):
 
 
 class DataWarning(UserWarning):
-    """The data has a property worth knowing (empty documents, say); work goes on."""
+    """The data has a property worth knowing (empty documents, say); work continues."""
 
 
 class ClusterWarning(UserWarning):
@@ -246,7 +246,7 @@ class ClusterWarning(UserWarning):
 
 
 class SecurityWarning(UserWarning):
-    """A file that others must not read can be read by them; work goes on."""
+    """A file that others must not read can be read by them; work continues."""
 
 
 class NumericsWarning(UserWarning):
@@ -254,8 +254,8 @@ class NumericsWarning(UserWarning):
 
 
 class WeakClustersWarning(UserWarning):
-    """The clusters of a fit are hardly closer than any two samples; its results are written."""
+    """The clusters of a fit are barely more similar than random groups; its results are written."""
 
 
 class StoreWarning(UserWarning):
-    """A store was in a state worth knowing (a writer was killed, say); work goes on."""
+    """A store was in a state worth knowing (a writer was killed, say); work continues."""

@@ -9,7 +9,7 @@ import click
 
 import gmkcf_dask
 from gmkcf_dask.cli import main
-from gmkcf_dask.estimators.prediction import PredictingClusterer
+from gmkcf_dask.estimators.models import PredictingClusterer
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 WIDTH = 100
@@ -51,13 +51,13 @@ def prose(text: str) -> str:
 
 def fields(body: str) -> str:
     """Name and type of each field, with its description behind them."""
-    found: list[tuple[str, list[str]]] = []
+    entries: list[tuple[str, list[str]]] = []
     for line in body.strip("\n").splitlines():
         if line and not line.startswith(" "):
-            found.append((line, []))
-        elif found:
-            found[-1][1].append(line.strip())
-    return "\n".join(f"- {title(name)}{told(words)}" for name, words in found)
+            entries.append((line, []))
+        elif entries:
+            entries[-1][1].append(line.strip())
+    return "\n".join(f"- {title(name)}{told(words)}" for name, words in entries)
 
 
 def title(line: str) -> str:
@@ -100,13 +100,13 @@ def default_of(value: object) -> str:
 def methods(cls: type, other_than: type | None = None) -> list[tuple[str, object]]:
     """Public methods that our own code defines and documents, without those of another class."""
     known = set() if other_than is None else {name for name, _ in methods(other_than)}
-    found = []
+    public = []
     for name in dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base)):
         value = getattr(cls, name, None)
         ours = str(getattr(inspect.unwrap(value), "__module__", "")) if callable(value) else ""
         if ours.startswith("gmkcf_dask") and inspect.isroutine(value) and value.__doc__:
-            found.append((name, value))
-    return [(n, v) for n, v in found if not (n.startswith("_") or n in known)]
+            public.append((name, value))
+    return [(n, v) for n, v in public if not (n.startswith("_") or n in known)]
 
 
 def entry(name: str, value: object, shared: type | None = None) -> str:
@@ -168,8 +168,8 @@ def page() -> str:
 if __name__ == "__main__":
     made = page()
     if "--check" in sys.argv[1:]:
-        held = TARGET.read_text(encoding="utf-8") if TARGET.exists() else ""
-        if made != held:
+        current = TARGET.read_text(encoding="utf-8") if TARGET.exists() else ""
+        if made != current:
             sys.exit("docs/api.md is not what scripts/api writes: run it")
     else:
         TARGET.write_text(made, encoding="utf-8")

@@ -66,7 +66,7 @@ def main() -> None:
         (run,) = pipeline.fit_into(
             pipeline.FitOptions(Path(folder) / "run", method), store, resources, listen=progress
         )
-        found, result = run.clustering, run.result
+        clustering, result = run.clustering, run.result
         progress.close()
         done = time.perf_counter()
         for note in result.warnings:
@@ -80,9 +80,10 @@ def main() -> None:
             f"{human_bytes(total_memory)} in all"
         )
         print(
-            f"build {built - start:.0f} s; fit {done - built:.0f} s, {found.n_iter} iterations, "
-            f"{(done - built) / max(found.n_iter, 1):.1f} s each; "
-            f"{'converged' if found.converged else 'not converged'}"
+            f"build {built - start:.0f} s; "
+            f"fit {done - built:.0f} s, {clustering.n_iter} iterations, "
+            f"{(done - built) / max(clustering.n_iter, 1):.1f} s each; "
+            f"{'converged' if clustering.converged else 'not converged'}"
         )
         print("peak per worker after build:", ", ".join(map(human_bytes, build_peaks)))
         print(
@@ -91,7 +92,7 @@ def main() -> None:
             f"(plan: {human_bytes(plan.worker_peak_bytes)})",
         )
         print(f"blocks spilled: {blocks_spilled}")
-        print({name: round(v, 3) for name, v in scores(corpus.labels, found.labels).items()})
+        print({name: round(v, 3) for name, v in scores(corpus.labels, clustering.labels).items()})
         fits = max(peaks) <= plan.worker_peak_bytes and blocks_spilled == 0
         raise SystemExit(0 if fits else 1)
 

@@ -47,8 +47,8 @@ def kernels_of(corpus: Corpus, normalization: str) -> Kernels:
 
 
 def fitted(kernels: Kernels, method, seed: int) -> Model:
-    (found,) = pipeline.fit(kernels.stack, method, [seed])
-    return Model(method, found, kernels.training)
+    (clustering,) = pipeline.fit(kernels.stack, method, [seed])
+    return Model(method, clustering, kernels.training)
 
 
 def one_seed(whole: Corpus, all_kernels: Kernels, method, normalization: str, seed: int) -> dict:
@@ -58,18 +58,18 @@ def one_seed(whole: Corpus, all_kernels: Kernels, method, normalization: str, se
     again = prediction.predict(model, whole.X).labels
     order = np.random.default_rng(seed).permutation(whole.n_samples)
     n_held = round(HELD_SHARE * whole.n_samples)
-    held, kept = np.sort(order[:n_held]), np.sort(order[n_held:])
+    held_out, kept = np.sort(order[:n_held]), np.sort(order[n_held:])
     part = Corpus(whole.X[kept], tuple(whole.ids[i] for i in kept))
     smaller = fitted(kernels_of(part, normalization), method, seed)
-    new = prediction.predict(smaller, whole.X[held]).labels
+    new = prediction.predict(smaller, whole.X[held_out]).labels
 
-    def acc(which, found) -> float:
-        return scores(known[which].tolist(), found.tolist())["ACC"]
+    def acc(which, predicted) -> float:
+        return scores(known[which].tolist(), predicted.tolist())["ACC"]
 
     return {
         "returned": float((again == labels).mean()),
-        "held": acc(held, new),
-        "together": acc(held, labels[held]),
+        "held": acc(held_out, new),
+        "together": acc(held_out, labels[held_out]),
         "overall": acc(slice(None), labels),
     }
 
@@ -77,25 +77,25 @@ def one_seed(whole: Corpus, all_kernels: Kernels, method, normalization: str, se
 def of_set(path: Path, options: argparse.Namespace) -> Iterator[dict]:
     corpus = read_corpus(path)
     assert corpus.labels is not None
-    how = {
+    solver = {
         "solver": options.solver, "inner_iter": options.inner_iter, "v_steps": options.v_steps,
     }  # fmt: skip
-    method = make_method("gmkcf", n_clusters=len(set(corpus.labels)), **how)
+    method = make_method("gmkcf", n_clusters=len(set(corpus.labels)), **solver)
     kernels = kernels_of(corpus, options.normalization)
     for seed in range(options.seeds):
         begin = time.perf_counter()
-        found = one_seed(corpus, kernels, method, options.normalization, seed)
+        agreement = one_seed(corpus, kernels, method, options.normalization, seed)
         if options.each:
-            numbers = "  ".join(f"{name} {found[name]:.4f}" for name in COLUMNS)
+            numbers = "  ".join(f"{name} {agreement[name]:.4f}" for name in COLUMNS)
             seconds = time.perf_counter() - begin
             print(f"  {path.stem} seed {seed}: {numbers}  ({seconds:.1f} s)", flush=True)
-        yield found
+        yield agreement
 
 
-def line_of(name: str, found: list[dict]) -> tuple[str, bool]:
+def line_of(name: str, agreements: list[dict]) -> tuple[str, bool]:
     """A row of the table, and whether the set is within the bounds."""
-    means = {column: float(np.mean([one[column] for one in found])) for column in COLUMNS}
-    least = min(one["returned"] for one in found)
+    means = {column: float(np.mean([one[column] for one in agreements])) for column in COLUMNS}
+    least = min(one["returned"] for one in agreements)
     difference = means["held"] - means["together"]
     right = (
         means["returned"] >= LEAST_MEAN
@@ -103,7 +103,7 @@ def line_of(name: str, found: list[dict]) -> tuple[str, bool]:
         and abs(difference) <= MOST_DIFFERENCE
     )
     cells = (
-        f"{name:<6}", f"{len(found):>3}", f"{means['returned']:.4f}", f"{least:.4f}",
+        f"{name:<6}", f"{len(agreements):>3}", f"{means['returned']:.4f}", f"{least:.4f}",
         f"{means['held']:.4f}", f"{means['together']:.4f}", f"{difference:+.4f}",
         f"{means['overall']:.4f}", "yes" if right else "NO",
     )  # fmt: skip

@@ -59,11 +59,13 @@ def run_pycon(body: str, names: dict[str, Any], where: str) -> None:
     """A session with the interpreter, whose answers must be the ones shown."""
     test = doctest.DocTestParser().get_doctest(body, names, where, where, 0)
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    said: list[str] = []
-    found = doctest.DocTestRunner(optionflags=flags).run(test, out=said.append, clear_globs=False)
+    output: list[str] = []
+    outcome = doctest.DocTestRunner(optionflags=flags).run(
+        test, out=output.append, clear_globs=False
+    )
     names.update(test.globs)
-    if found.failed:
-        raise AssertionError("".join(said))
+    if outcome.failed:
+        raise AssertionError("".join(output))
 
 
 def run_document(text: str, folder: Path, where: str) -> Iterator[tuple[re.Match[str], list[Ran]]]:

@@ -54,20 +54,20 @@ def rows(workers: int, k: int, terms: int) -> Iterator[tuple[str, ...]]:
         for m, precision in KINDS:
             job = (workers, k, terms)
             disk = plan_of(n, m, precision, "scratch", *job)
-            held = plan_of(n, m, precision, "memory", *job)
+            in_memory = plan_of(n, m, precision, "memory", *job)
             yield (
                 f"{n:,}",
                 str(m),
                 precision,
-                human_bytes(held.disk_needed),
-                human_bytes(disk.disk_needed - held.disk_needed),
+                human_bytes(in_memory.disk_needed),
+                human_bytes(disk.disk_needed - in_memory.disk_needed),
                 memory_for(disk),
-                memory_for(held),
-                str(held.kernel_sweeps_per_iteration),
-                human_bytes(held.read_per_iteration),
-                human_bytes(held.network_per_iteration),
-                human_bytes(held.driver_network_per_iteration),
-                human_bytes(held.driver_bytes),
+                memory_for(in_memory),
+                str(in_memory.kernel_sweeps_per_iteration),
+                human_bytes(in_memory.read_per_iteration),
+                human_bytes(in_memory.network_per_iteration),
+                human_bytes(in_memory.driver_network_per_iteration),
+                human_bytes(in_memory.driver_bytes),
             )
 
 
@@ -82,8 +82,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=8, help="of one thread each")
     parser.add_argument("--clusters", type=int, default=10)
     parser.add_argument("--terms", type=int, default=100, help="different ones in a document")
-    asked = parser.parse_args()
-    print(table(asked.workers, asked.clusters, asked.terms))
+    args = parser.parse_args()
+    print(table(args.workers, args.clusters, args.terms))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ _MANY_CASES = 3
 
 
 def _leave_most_cases_to_all(items):
-    """Of tests with many cases, the plain run takes the first two and then every eighth."""
+    """Of tests with many cases, the plain run takes the first three and every eighth after them."""
     cases = {}
     for item in items:
         cases.setdefault((item.path, item.name.partition("[")[0]), []).append(item)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # An authority of your own and one certificate for all members of your clusters.
-#   make_certificates.sh FOLDER [DAYS]      (DAYS: how long the certificate is valid, 365 if not said)
-# Whoever has FOLDER/member.key can run code as you on your clusters: keep the folder on a file system
+#   make_certificates.sh FOLDER [DAYS]      (DAYS: how long the certificate is valid, default 365)
+# Anyone who has FOLDER/member.key can run code as you on your clusters: keep the folder on a file system
 # that your nodes see, readable by you alone. ca.key is needed to make further certificates only; best
 # move it away. Run again with the same folder for a new member certificate of the same authority.
 set -euo pipefail

@@ -23,10 +23,10 @@ store_argument = click.argument("store", type=Location())
 @output_options
 def info(store: Path) -> None:
     """Show what is in a STORE: samples, kernels, sizes, state, versions, who writes into it."""
-    from gmkcf_dask.store.describe import describe
+    from gmkcf_dask.store.describe import describe_store
     from gmkcf_dask.store.manifest import Manifest
 
-    lines, manifest = describe(store), Manifest.read(store)
+    lines, manifest = describe_store(store), Manifest.read(store)
     fields = ("n_samples", "n_features", "precision", "complete")
     add_result(store=store, **{name: getattr(manifest, name) for name in fields})
     add_result(kernels=list(manifest.kernel_names))
@@ -79,7 +79,7 @@ def repair(store: Path, force: bool, **options: Any) -> None:
     with start_cluster(opened.n_samples, options) as resources, show_progress() as listen:
         done = repair_store(store, resources.runner, listen, force=force)
     lines = done.lines
-    add_result(store=store, mended=lines, left=done.left)
+    add_result(store=store, repaired=lines, left=done.left)
     for line in lines:
         click.echo(f"found: {line}")
     if done.changed:
@@ -130,7 +130,7 @@ def doctor(store: Path | None, samples: int | None, n_clusters: int, **options: 
             if client is None
             else examination.examine_cluster(client, place, shape)
         )
-    lines = examination.report(patients, shape)
+    lines = examination.report_lines(patients, shape)
     add_result(workers=len(patients), report=list(lines))
     for line in lines:
         click.echo(line)

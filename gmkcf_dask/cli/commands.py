@@ -243,7 +243,7 @@ def benchmark(
     """
     from gmkcf_dask.pipeline.benchmark.entries import choose_entries
     from gmkcf_dask.pipeline.benchmark.runs import Benchmark, run_benchmark
-    from gmkcf_dask.pipeline.benchmark.tables import write_report
+    from gmkcf_dask.pipeline.benchmark.tables import write_tables
 
     def names_in(text: str) -> list[str]:
         return [name.strip() for name in text.split(",") if name.strip()]
@@ -257,7 +257,7 @@ def benchmark(
             click.echo(line)
 
         rows = run_benchmark(job, resources, print_row, listen)
-    written = write_report(out, rows)
+    written = write_tables(out, rows)
     add_result(runs=len(rows), written=written)
     for path in written:
         echo(f"written: {path}")
@@ -349,7 +349,7 @@ class _RunOutput:
     @contextmanager
     def resumable(self) -> Iterator[None]:
         """Whatever ends a fit, tell whether it left a checkpoint to go on from."""
-        from gmkcf_dask.results.checkpoints import may_go_on
+        from gmkcf_dask.results.checkpoints import may_resume
 
         try:
             yield
@@ -358,7 +358,7 @@ class _RunOutput:
         except BaseException:
             if self._fitting:
                 command = click.get_current_context().find_root().obj
-                command.resumable = may_go_on(self._fit.checkpoint)
+                command.resumable = may_resume(self._fit.checkpoint)
             raise
 
 

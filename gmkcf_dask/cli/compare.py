@@ -88,7 +88,7 @@ def compare(
         check_writable(out, "the comparison")
     options |= {"n_clusters": n_clusters}
     with _kernels(given, chosen, wanted, store, options) as (data, listen):
-        found = compare_methods(
+        comparison = compare_methods(
             data.stack,
             wanted,
             chosen,
@@ -99,11 +99,11 @@ def compare(
             kept=data.kept,
             listen=listen,
         )
-    add_result(**found.as_json())
-    for line in found.lines():
+    add_result(**comparison.as_json())
+    for line in comparison.lines():
         click.echo(line)
     if out is not None:
-        _write(out, found, given, data.ids, raw_ids=options["raw_ids"])
+        _write(out, comparison, given, data.ids, raw_ids=options["raw_ids"])
 
 
 def _names(text: str) -> list[str]:
@@ -200,7 +200,7 @@ def _kernels(
             yield described(stack, skipped=skipped), interruptible(listen)
 
 
-def _write(out: Path, found: Any, given: str, ids: tuple[str, ...], *, raw_ids: bool) -> None:
+def _write(out: Path, comparison: Any, given: str, ids: tuple[str, ...], *, raw_ids: bool) -> None:
     from gmkcf_dask.errors import redacted_tree
     from gmkcf_dask.results.csv_cells import csv_lines, escaped_cell
     from gmkcf_dask.results.plots.select_k import can_draw
@@ -208,14 +208,14 @@ def _write(out: Path, found: Any, given: str, ids: tuple[str, ...], *, raw_ids: 
 
     make_folder(out, "the comparison")
     cells = list(ids) if raw_ids else [escaped_cell(name) for name in ids]
-    for name, labels in found.labels.items():
+    for name, labels in comparison.labels.items():
         text = csv_lines([["id", "label"], *zip(cells, labels.tolist(), strict=True)])
         put_atomic(out / f"labels_{name}.csv", text.encode())
-    content = {**found.as_json(), "input": given}
+    content = {**comparison.as_json(), "input": given}
     put_atomic(out / COMPARISON, json.dumps(redacted_tree(content), indent=1).encode())
-    written = [COMPARISON, f"{len(found.runs)} files labels_METHOD_PRESET.csv"]
+    written = [COMPARISON, f"{len(comparison.runs)} files labels_METHOD_PRESET.csv"]
     if can_draw():
-        put_atomic(out / PICTURE, found.picture())
+        put_atomic(out / PICTURE, comparison.picture())
         written.insert(1, PICTURE)
     else:
         click.echo(f"{PICTURE} needs the extra [plot]: pip install 'gmkcf-dask[plot]'")

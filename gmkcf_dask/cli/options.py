@@ -264,7 +264,8 @@ method_options = options_in_a_row(
     click.option(
         "--restart-inner/--no-restart-inner",
         default=None,
-        help="rmkkm: cluster anew after every weight step, or go on.  [default: go on]",
+        help="rmkkm: cluster from random starts after every weight step, or from the last "
+        "centres.  [default: the last centres]",
     ),
 )
 raw_ids_option = click.option(
@@ -298,8 +299,8 @@ fit_options = options_in_a_row(
     click.option(
         "--resume",
         is_flag=True,
-        help="Go on from the checkpoint in --out; without one, from the beginning. A run that is "
-        "finished is left as it is, with exit code 0.",
+        help="Resume from the checkpoint in --out; without one, start from the beginning. A "
+        "finished run stays as it is, with exit code 0.",
     ),
     click.option(
         "--checkpoint-every",

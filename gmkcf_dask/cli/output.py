@@ -120,7 +120,7 @@ class Output:
 
         Python itself prints an error with a `traceback`.
         """
-        lines = [message] if resume is None else [message, f"to go on: {resume}"]
+        lines = [message] if resume is None else [message, f"resume with: {resume}"]
         for line in lines:
             self.log(line)
         self.log(f"ends after {self._seconds:.1f} s with exit code {exit_code}")

@@ -15,7 +15,7 @@ from typing import Any
 
 from gmkcf_dask.cli.output import current_output
 from gmkcf_dask.events import Event, IterationDone, StageNote, stage_label
-from gmkcf_dask.events.stages import Stage, StageTracker, format_count
+from gmkcf_dask.events.stages import StageState, StageTracker, format_count
 
 _LOG_INTERVAL = 10.0
 
@@ -64,7 +64,7 @@ class _StageLog:
     def close(self) -> None:
         self._log_summary(self._tracker.finish())
 
-    def _log_summary(self, stage: Stage | None) -> None:
+    def _log_summary(self, stage: StageState | None) -> None:
         if stage is not None:
             self._log(f"{stage_label(stage.name)}: {stage.summary()}")
 

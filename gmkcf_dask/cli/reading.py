@@ -48,7 +48,7 @@ text_options = options_in_a_row(
     click.option(
         "--encoding",
         default="auto",
-        help="Of text files that do not tell theirs, such as cp1252; auto is UTF-8.",
+        help="Encoding of text files that do not declare one, such as cp1252; auto is UTF-8.",
     ),
     click.option(
         "--stop-words",

@@ -76,7 +76,7 @@ def printable(text: str) -> str:
 
 
 def machine_summary(out: Path, store: KernelStore, runs: list[FittedRun]) -> dict[str, Any]:
-    """The same for machines: where the results are, and what they came to."""
+    """The same for machines: where the results are, and their figures."""
     summaries = [_run_summary(run, store) for run in runs]
     return {"out": out, "seconds_by_stage": runs[-1].result.seconds} | (
         summaries[0] if len(summaries) == 1 else {"runs": summaries}

@@ -36,7 +36,7 @@ command_argument = click.argument(
 
 
 @dataclass(frozen=True)
-class Inner:
+class JobCommand:
     """A command that a job is to run, parsed."""
 
     words: tuple[str, ...]
@@ -50,8 +50,8 @@ class Inner:
 def submit() -> None:
     """Write the batch job that runs a command inside its own allocation.
 
-    The job starts a Dask cluster, runs the driver beside it, and goes on where it stopped whenever
-    it is started again. Results, checkpoint, script and logs are in one folder.
+    The job starts a Dask cluster, runs the driver beside it, and resumes if interrupted.
+    Results, checkpoint, script and logs are in one folder.
     """
 
 
@@ -104,7 +104,7 @@ def submit() -> None:
     "cluster_file",
     metavar="FILE.yaml",
     type=FILE,
-    help="Take what is not said here from a file of kind jobqueue.",
+    help="Defaults for these options: a cluster file of kind jobqueue.",
 )
 @click.option(
     "--folder",
@@ -162,12 +162,11 @@ def slurm(command: tuple[str, ...], now: bool, **options: Any) -> None:
 def _slurm_options(options: dict[str, Any]) -> dict[str, Any]:
     """Options of the command line, else of a cluster file, once nothing required is missing."""
     from gmkcf_dask.cluster import read_config
-    from gmkcf_dask.cluster.submit.config import from_config
-    from gmkcf_dask.cluster.submit.slurm import mebibytes
+    from gmkcf_dask.cluster.submit.slurm import mebibytes, slurm_options
 
     path = options.pop("cluster_file")
     cpus = options["cpus_per_task"]
-    from_file = {} if path is None else from_config(read_config(path), cpus)
+    from_file = {} if path is None else slurm_options(read_config(path), cpus)
     given = {name: value for name, value in options.items() if value not in (None, ())}
     for name in ("mem_per_cpu", "mem", "driver_memory"):
         if name in given:
@@ -244,8 +243,8 @@ def kubernetes(
 
     if (options["tls_secret"] is None) is not insecure:
         raise InputError(
-            "say one of --tls-secret, a secret with certificates, and --insecure, for a network on "
-            "which you trust everybody"
+            "give either --tls-secret, a secret with certificates, or --insecure, for a network "
+            "that you trust"
         )
     inner = parse_inner(command)
     for option in ("memory", "scratch"):
@@ -268,7 +267,7 @@ def kubernetes(
 # helpers
 
 
-def parse_inner(command: tuple[str, ...]) -> Inner:
+def parse_inner(command: tuple[str, ...]) -> JobCommand:
     """The command of a job, parsed as in the job, so that errors in it come now."""
     if command[0] not in _COMMANDS:
         raise InputError(
@@ -281,7 +280,7 @@ def parse_inner(command: tuple[str, ...]) -> Inner:
     for name in _NOT_INSIDE:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = f"--{name.replace('_', '-')}"
-            reason = "a job that is queued again goes on"
+            reason = "a job that is queued again resumes"
             if name != "overwrite":
                 reason = "the job brings a cluster of its own"
             raise InputError(f"{option} cannot be part of a job: {reason}, leave it out")
@@ -290,7 +289,7 @@ def parse_inner(command: tuple[str, ...]) -> Inner:
     path = None if files[0] is None or "://" in str(files[0]) else Path(files[0])
     named = (*files, *(context.params.get(name) for name in ("store", "out")))
     paths = tuple(str(one) for one in named if one is not None)
-    return Inner(command, path, context.params["out"], paths, context.params)
+    return JobCommand(command, path, context.params["out"], paths, context.params)
 
 
 def _call(*command: str) -> str:

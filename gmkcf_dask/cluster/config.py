@@ -26,20 +26,20 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from gmkcf_dask.cluster.dask_settings import SECTIONS as DASK_SECTIONS, read_settings
+from gmkcf_dask.cluster.dask_settings import SECTIONS as DASK_SECTIONS, read_dask_settings
 from gmkcf_dask.cluster.plain_yaml import load_file
 from gmkcf_dask.cluster.schema import (
     Bytes,
-    Count,
     Host,
-    Location,
+    PathOrUrl,
     Port,
+    Positive,
     Seconds,
     System,
     Text,
     Word,
+    builtin_scalar,
     convert,
-    plain,
     refuse_unknown,
     shown,
 )
@@ -50,8 +50,8 @@ from gmkcf_dask.errors import InputError
 class Adaptive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bounds between which a cluster grows and shrinks with its work, in workers."""
 
-    minimum: Count
-    maximum: Count
+    minimum: Positive
+    maximum: Positive
 
     def __post_init__(self) -> None:
         if self.minimum > self.maximum:
@@ -118,18 +118,18 @@ class ClusterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     connect: Connect = Connect()
     python: Word | None = None
     system: System | None = None
-    workers: Count | None = None
+    workers: Positive | None = None
     adaptive: Adaptive | None = None
-    minimum: Count | None = None
+    minimum: Positive | None = None
     wait: Seconds | None = None
     memory: Bytes | None = None
-    threads: Count | None = None
+    threads: Positive | None = None
     interface: Word | None = None
     local_directory: Word | None = None
     certificates: Certificates | None = msgspec.field(default=None, name="tls")
     insecure: bool = False
     dashboard: bool = False
-    storage: Location | None = None
+    storage: PathOrUrl | None = None
     stall_timeout: Seconds | None = None
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
 
@@ -200,8 +200,8 @@ def parse_document(document: Mapping[str, Any], path: Path) -> ClusterConfig:
             names = schema.__struct_encode_fields__
             refuse_unknown(section[key], names, str(path), f"gmkcf.{key}")
     config: ClusterConfig = convert(_normal(section), ClusterConfig, f"{path}: gmkcf", path.parent)
-    values = {name: plain(getattr(config, name)) for name in config.__struct_fields__}
-    return ClusterConfig(**values | {"settings": read_settings(document, path)})
+    values = {name: builtin_scalar(getattr(config, name)) for name in config.__struct_fields__}
+    return ClusterConfig(**values | {"settings": read_dask_settings(document, path)})
 
 
 def _normal(section: Mapping[str, Any]) -> dict[str, Any]:

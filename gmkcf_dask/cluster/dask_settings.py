@@ -14,8 +14,8 @@ from msgspec import Meta
 
 from gmkcf_dask.cluster.schema import (
     Bytes,
-    Count,
     Delay,
+    Positive,
     Seconds,
     Text,
     Word,
@@ -106,8 +106,8 @@ _DASK: dict[str, Any] = {
     "worker.lifetime.duration": Seconds | None,
     "worker.lifetime.stagger": Delay,
     "worker.lifetime.restart": bool,
-    "worker.connections.outgoing": Count,
-    "worker.connections.incoming": Count,
+    "worker.connections.outgoing": Positive,
+    "worker.connections.incoming": Positive,
     "worker.transfer.message-bytes-limit": Bytes,
     "scheduler.allowed-failures": Annotated[int, Meta(ge=0, le=1_000_000)],
     "scheduler.bandwidth": Bytes,
@@ -140,7 +140,7 @@ _DASK: dict[str, Any] = {
     "comm.compression": Compression | None,
     "comm.offload": Bytes,
     "comm.shard": Bytes,
-    "comm.socket-backlog": Count,
+    "comm.socket-backlog": Positive,
     "comm.zstd.level": Annotated[int, Meta(ge=1, le=22)],
     "comm.zstd.threads": Annotated[int, Meta(ge=-1, le=1_000)],
     "admin.tick.interval": Seconds,
@@ -151,10 +151,10 @@ _DASK: dict[str, Any] = {
 }
 # by the name behind that of the batch system; what is not here is a text
 _JOBS: dict[str, Any] = {
-    "cores": Count,
-    "processes": Count,
-    "job-cpu": Count,
-    "ncpus": Count,
+    "cores": Positive,
+    "processes": Positive,
+    "job-cpu": Positive,
+    "ncpus": Positive,
     "memory": Bytes,
     "mem": Bytes,
     "disk": Bytes,
@@ -199,7 +199,7 @@ def check_setting(name: str, value: Any, file: str, folder: Path) -> None:
     convert(value, schema, f"{file}: {name}", folder)
 
 
-def read_settings(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def read_dask_settings(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """The sections of Dask in a cluster file, by dotted name; Dask has to know each of them."""
     import distributed  # noqa: F401  # brings its defaults
 

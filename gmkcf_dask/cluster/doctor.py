@@ -142,7 +142,7 @@ def _examine_place(place: Place, first: int) -> dict[str, Any]:
     if place.store_id is None:
         return {"place": _trouble_with(location(place.probe))}
     view = look(place.path, write=True)
-    return {"view": view, "read": (0, 0.0) if view.found is None else _read(place.path, first)}
+    return {"view": view, "read": (0, 0.0) if view.store_id is None else _read(place.path, first)}
 
 
 def _read(path: str, first: int) -> tuple[int, float]:
@@ -162,7 +162,7 @@ def _read(path: str, first: int) -> tuple[int, float]:
     return read, time.perf_counter() - begin
 
 
-def judge(
+def diagnose(
     name: str,
     examined: Any,
     round_trip: float | None,
@@ -212,7 +212,7 @@ def _store_problems(examined: Examined, store_id: str | None) -> list[str]:
     trouble = trouble_with(examined.view, store_id)
     if trouble is None:
         return []
-    visible = examined.view.found == store_id
+    visible = examined.view.store_id == store_id
     return [f"it {trouble}: {'mount it for writing' if visible else 'put it where workers see it'}"]
 
 
@@ -229,7 +229,7 @@ def examine_cluster(
         answers = ask_workers(client, examine, place, only=[worker], first=first, seconds=wait)
         silent = isinstance(answers[worker], OSError)
         seconds = None if silent else _round_trip(client, worker, shape, wait)
-        reports.append(judge(worker, answers[worker], seconds, here, store_id))
+        reports.append(diagnose(worker, answers[worker], seconds, here, store_id))
     return reports
 
 
@@ -238,7 +238,7 @@ def examine_here(place: Place | None, threads: int = 1) -> list[WorkerReport]:
     store_id = None if place is None else place.store_id
     with one_blas_thread():
         examined = replace(examine(place), threads=threads, settings={})
-    return [judge("this process", examined, None, installed_versions(), store_id)]
+    return [diagnose("this process", examined, None, installed_versions(), store_id)]
 
 
 def _round_trip(client: Any, worker: str, shape: tuple[int, int], wait: float) -> float | None:
@@ -257,7 +257,7 @@ def _round_trip(client: Any, worker: str, shape: tuple[int, int], wait: float) -
     return min(seconds)
 
 
-def report(reports: Sequence[WorkerReport], shape: tuple[int, int]) -> list[str]:
+def report_lines(reports: Sequence[WorkerReport], shape: tuple[int, int]) -> list[str]:
     """All of it in words, a few lines for each worker."""
     rows, columns = shape
     lines = []
@@ -289,7 +289,7 @@ def _described(examined: Examined) -> list[str]:
         f"allocator and BLAS: {settings}; BLAS uses {_threads(examined.blas_threads)}",
         f"{human_bytes(examined.disk_free)} free in {examined.folder}",
     ]
-    if examined.view is not None and examined.view.found is not None:
+    if examined.view is not None and examined.view.store_id is not None:
         rights = "reads and writes" if examined.view.trouble is None else "reads"
         size, seconds = examined.read
         speed = f", at {human_bytes(int(size / seconds))}/s" if seconds else ""

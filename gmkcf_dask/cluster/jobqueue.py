@@ -52,7 +52,7 @@ def bounds(config: ClusterConfig) -> Adaptive:
     return Adaptive(config.workers, config.workers)
 
 
-def only_loopback(config: ClusterConfig) -> bool:
+def jobs_only_loopback(config: ClusterConfig) -> bool:
     """Whether the scheduler cannot be reached from another machine."""
     options = _scheduler_options(config)
     if options.get("host"):

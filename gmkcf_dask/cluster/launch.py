@@ -139,7 +139,7 @@ def _described(config: ClusterConfig) -> Resources | None:
         n, n_threads, memory = jobqueue.described(config)
         return Resources(Runner(), n, n_threads, memory, f"{n} workers of {config.system}")
     if config.kind == "ssh":
-        n = ssh.n_workers(config)
+        n = ssh.ssh_workers(config)
         _refuse_minimum(config, n)
         if config.memory is not None:
             description = f"{n} workers on {len(config.hosts) - 1} hosts"
@@ -153,12 +153,12 @@ def _client(config: ClusterConfig, described: Resources | None) -> AbstractConte
         assert described is not None
         return local_cluster(described.n_workers, described.memory_per_worker, config)
     if config.kind == "ssh":
-        return _start_prepared(ssh.ssh_cluster, config, only_loopback=ssh.only_loopback(config))
+        return _start_prepared(ssh.ssh_cluster, config, only_loopback=ssh.ssh_only_loopback(config))
     if config.kind == "jobqueue":
-        inside = jobqueue.only_loopback(config)
+        inside = jobqueue.jobs_only_loopback(config)
         return _start_prepared(jobqueue.jobqueue_cluster, config, only_loopback=inside)
     if config.kind == "mpi":
-        _refuse_minimum(config, mpi.n_workers() if config.minimum else 0)
+        _refuse_minimum(config, mpi.mpi_workers() if config.minimum else 0)
         return mpi.mpi_cluster(config)
     address = config.where
     if config.path is not None:
@@ -211,8 +211,8 @@ def _waiting(config: ClusterConfig) -> tuple[int, float, str]:
     if config.kind == "jobqueue":
         least, hint = jobqueue.bounds(config).minimum if config.adaptive else 1, "the queue"
     elif config.kind == "ssh":
-        least, hint = ssh.n_workers(config), "the hosts"
+        least, hint = ssh.ssh_workers(config), "the hosts"
     else:
-        least, hint = mpi.n_workers(), "the ranks"
+        least, hint = mpi.mpi_workers(), "the ranks"
     hint = f"look at {hint}, or give a longer wait in the cluster file"
     return config.minimum or least, config.wait or WAIT_SECONDS, hint

@@ -23,12 +23,12 @@ from gmkcf_dask.cluster.resources import retry_cluster, share_of_memory
 from gmkcf_dask.cluster.tls import security_here
 from gmkcf_dask.compute.runner import ignore_interrupts
 
-LOCAL = ClusterConfig("local")
+LOCAL_CLUSTER = ClusterConfig("local")
 
 
 @contextmanager
 def local_cluster(
-    n_workers: int, memory: int | None = None, config: ClusterConfig = LOCAL
+    n_workers: int, memory: int | None = None, config: ClusterConfig = LOCAL_CLUSTER
 ) -> Iterator[Any]:
     """A client of worker processes on this machine, on loopback only."""
     from distributed import Client, LocalCluster

@@ -123,7 +123,7 @@ def mpi_cluster(config: ClusterConfig) -> Iterator[Any]:
         yield client
 
 
-def n_workers() -> int:
+def mpi_workers() -> int:
     """Ranks that work."""
     return int(_world().Get_size()) - 2
 

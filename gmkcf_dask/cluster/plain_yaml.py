@@ -28,10 +28,10 @@ def load_file(path: Path) -> dict[str, Any]:
         ) from error
     if len(content) > LARGEST_FILE:
         raise InputError(f"{path} has more than {LARGEST_FILE:,} bytes: it is not a cluster file")
-    return load(content, path)
+    return parse_yaml(content, path)
 
 
-def load(content: bytes, path: Path) -> dict[str, Any]:
+def parse_yaml(content: bytes, path: Path) -> dict[str, Any]:
     """The same from the content of a file; `path` is for messages."""
     try:
         document = yaml.load(content, PlainLoader)  # noqa: S506  # stricter than a SafeLoader

@@ -69,8 +69,8 @@ def prepare(config: ClusterConfig, *, only_loopback: bool) -> ProcessSettings:
             settings["distributed.comm.require-encryption"] = True
     if security is None and not (only_loopback or config.insecure):
         raise InputError(
-            f"a cluster of kind {config.kind} listens on the network, and whoever can reach it can "
-            "run code as you: give tls: {ca, cert, key} (cluster_configs/tls makes them), or say "
+            f"a cluster of kind {config.kind} listens on the network, and anyone who can reach it "
+            "can run code as you: give tls: {ca, cert, key} (cluster_configs/tls makes them), or "
             "insecure: true on a network you trust"
         )
     if config.dashboard:

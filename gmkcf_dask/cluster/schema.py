@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from gmkcf_dask.errors import InputError
 
-Count = Annotated[int, Meta(ge=1, le=100_000)]
+Positive = Annotated[int, Meta(ge=1, le=100_000)]
 Port = Annotated[int, Meta(ge=1, le=65_535)]
 # Dask puts these words into the command line of a shell: nothing in them may end a word
 Word = Annotated[str, Meta(pattern=r"\A[\w@%+=:,./~$\{\}-]{1,500}\Z")]
@@ -85,7 +85,7 @@ class Text(str):
         return cls(value)
 
 
-class Location(str):
+class PathOrUrl(str):
     """A path, relative to the cluster file, or a URL."""
 
 
@@ -101,7 +101,7 @@ def convert(value: Any, schema: type[_T] | Any, name: str, folder: Path) -> _T:
     return converted
 
 
-def plain(value: Any) -> Any:
+def builtin_scalar(value: Any) -> Any:
     """A scalar as the builtin type that it extends, for YAML and pickle."""
     for base in (int, float, str):
         if isinstance(value, base) and not isinstance(value, bool):
@@ -164,8 +164,8 @@ def _literals(schema: Any, inside: str) -> list[str]:
 
 def _parse(schema: Any, value: Any, *, folder: Path) -> Any:
     """The hook of msgspec for types that it does not know."""
-    if not issubclass(schema, Path | Location):
+    if not issubclass(schema, Path | PathOrUrl):
         return schema.parse(value)
     text = Text.parse(value)
-    is_url = schema is Location and "://" in text
+    is_url = schema is PathOrUrl and "://" in text
     return schema(text if is_url else folder / Path(text).expanduser())

@@ -25,13 +25,13 @@ _LOOPBACK = ("lo", "lo0")
 _T = TypeVar("_T")
 
 
-def only_loopback(config: ClusterConfig) -> bool:
+def ssh_only_loopback(config: ClusterConfig) -> bool:
     """Whether nothing of the cluster can be reached from another machine."""
     inside = config.interface is None or config.interface in _LOOPBACK
     return inside and all(is_loopback(host) for host in config.hosts)
 
 
-def n_workers(config: ClusterConfig) -> int:
+def ssh_workers(config: ClusterConfig) -> int:
     """Of the whole cluster."""
     return len(config.hosts[1:]) * (config.workers or 1)
 
@@ -49,7 +49,7 @@ def ssh_cluster(config: ClusterConfig, process: ProcessSettings) -> Iterator[Any
     listen: dict[str, Any] = {"protocol": process.protocol}
     if config.interface is not None:
         listen["interface"] = config.interface
-    elif only_loopback(config):
+    elif ssh_only_loopback(config):
         listen["host"] = "127.0.0.1"
     worker: dict[str, Any] = {
         **listen,
@@ -197,7 +197,7 @@ except FileExistsError:
     pass
 status = os.lstat(folder)
 if (status.st_mode, status.st_uid) != (stat.S_IFDIR | 0o700, os.getuid()):
-    sys.exit(folder + " belongs to somebody else")
+    sys.exit(folder + " belongs to another user")
 """
 _REMOVE = """
 import os, shutil, sys, time

@@ -62,8 +62,8 @@ def refuse_open_address(address: str, *, insecure: bool) -> None:
     scheme, host = split_address(address)
     if not (insecure or scheme == _INSIDE_THIS_PROCESS or is_loopback(host)):
         raise InputError(
-            f"{redacted(address)} is not encrypted, and whoever can reach it can run code as you: "
-            "use tls:// with --tls-ca, --tls-cert and --tls-key, or say --insecure on a network "
+            f"{redacted(address)} is not encrypted, and anyone who can reach it can run code as "
+            "you: use tls:// with --tls-ca, --tls-cert and --tls-key, or --insecure on a network "
             "you trust"
         )
     if _requires_encryption():  # Dask would refuse in many lines, and late
@@ -169,11 +169,11 @@ def warn_of_open_key(key: str) -> None:
     try:
         status = os.stat(key)  # noqa: PTH116  # a path of Dask's settings, as it stands there
     except OSError:
-        return  # whoever reads it says what is wrong
+        return  # reading it later raises the error
     mode, mine = stat.S_IMODE(status.st_mode), status.st_uid == os.geteuid()
     if mode & (0o077 if mine else 0o007):
         warnings.warn(
-            f"the TLS key {key} has mode {mode:04o}, and whoever can read "
+            f"the TLS key {key} has mode {mode:04o}, and anyone who can read "
             f"it can run code as you on your clusters: chmod 600 {shlex.quote(key)}",
             SecurityWarning,
             stacklevel=2,

@@ -28,7 +28,7 @@ def _controller() -> Any:
 
 
 @cache
-def cores() -> int:
+def own_cores() -> int:
     """Cores this process may use; asked once, for every product wants to know."""
     return resources.cores()
 
@@ -56,8 +56,8 @@ def on_cores(prepare: Callable[[], Callable[[Item], T]], items: Sequence[Item]) 
                 raise
 
     # threads of this call: a pool kept for the next one would not survive a fork
-    with ThreadPoolExecutor(cores()) as pool:
-        runs = [pool.submit(run) for _ in range(min(cores(), len(items)))]
+    with ThreadPoolExecutor(own_cores()) as pool:
+        runs = [pool.submit(run) for _ in range(min(own_cores(), len(items)))]
         try:
             for one in runs:
                 one.result()

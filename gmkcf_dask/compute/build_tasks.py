@@ -141,7 +141,7 @@ def run_tasks(
         try:
             box[0] = task(block)
         except InputError as error:
-            # as a value: the other tasks come to their end, and no worker logs a traceback
+            # as a value: the other tasks finish, and no worker logs a traceback
             box[0] = error
         return box
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
-from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 from dask.delayed import delayed
 
 from gmkcf_dask.compute.blas import on_cores, one_blas_thread
-from gmkcf_dask.compute.runner import Runner
-from gmkcf_dask.compute.tile_ops import plain
+from gmkcf_dask.compute.runner import Runner, as_list, graph_value
+from gmkcf_dask.compute.tile_ops import contiguous
 from gmkcf_dask.corpus.model import Matrix
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.events import Listener, StageProgress, ignore
@@ -38,7 +37,7 @@ class CrossProducts:
 
 
 @dataclass(frozen=True)
-class TrainingFactors:
+class ExtensionBasis:
     """Data of the training samples, sent once with a graph."""
 
     B: Floats
@@ -70,15 +69,15 @@ class NewSampleKernels(Protocol):
 class PredictBlock:
     """What a task does with a block of new samples; see `map_new_samples`."""
 
-    training: TrainingFactors
+    training: ExtensionBasis
     cross: NewSampleKernels
     finish: Finish
     diagonal: bool
 
     def __call__(self, new: Matrix, first: int) -> Floats | InputError:
         try:
-            B = np.asarray(plain(self.training.B), dtype=np.float64)
-            new = np.asarray(plain(new)) if isinstance(new, np.ndarray) else new
+            B = np.asarray(contiguous(self.training.B), dtype=np.float64)
+            new = np.asarray(contiguous(new)) if isinstance(new, np.ndarray) else new
             products, nearest = self.cross.products(new, first, B, self.training.diagonal)
             own = self.cross.diagonal(new, first) if self.diagonal else None
             V = self.training.V
@@ -91,7 +90,7 @@ class PredictBlock:
 def map_new_samples(
     new: Matrix,
     cross: NewSampleKernels,
-    training: TrainingFactors,
+    training: ExtensionBasis,
     finish: Finish,
     runner: Runner | None,
     listen: Listener = ignore,
@@ -106,7 +105,7 @@ def map_new_samples(
     new : ndarray or csr_array, shape (n_new, d)
     cross : NewSampleKernels
         Travels with the tasks: its training samples are in a store, or all is in this process.
-    training : TrainingFactors
+    training : ExtensionBasis
     finish : callable
         On the workers, block by block.
     runner : Runner or None
@@ -125,12 +124,11 @@ def map_new_samples(
     rows: list[Floats] = []
 
     def graph(some: range) -> Any:
-        # one value of the graph for all tasks, into which Dask does not look
-        shared = delayed(work, name=f"gmkcf-training-{uuid4().hex}", traverse=False)
         assert runner is not None
+        shared = graph_value(work)  # one for all tasks
         task = delayed(runner.task(_run_block), pure=False, traverse=False)
-        parts = [task(_opaque(new[first : first + edge]), first, shared) for first in some]
-        return delayed(_as_list, pure=False)(*parts)
+        parts = [task(graph_value(new[first : first + edge]), first, shared) for first in some]
+        return delayed(as_list, pure=False)(*parts)
 
     def here(first: int) -> Floats | InputError:
         return work(new[first : first + edge], first)
@@ -159,14 +157,5 @@ def _batches(starts: range) -> Iterator[range]:
         yield starts[first : first + step]
 
 
-def _opaque(block: Matrix) -> Any:
-    """A block as a value of its own in the graph: Dask looks into lists, but not into this."""
-    return delayed(block, name=f"gmkcf-new-{uuid4().hex}", traverse=False)
-
-
 def _run_block(new: Matrix, first: int, work: PredictBlock) -> Floats | InputError:
     return work(new, first)
-
-
-def _as_list(*parts: Any) -> list[Any]:
-    return list(parts)

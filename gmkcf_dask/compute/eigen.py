@@ -31,7 +31,7 @@ BASIS_BYTES = costs.BASIS_BYTES
 
 
 @dataclass(frozen=True)
-class Matrix:
+class ShiftedKernel:
     """S K S − diag(shift) + λ P Pᵀ, for a kernel K that is multiplied elsewhere.
 
     Attributes
@@ -94,7 +94,7 @@ class Eigenpairs:
 
 
 def leading_eigenpairs(
-    A: Matrix,
+    A: ShiftedKernel,
     k: int,
     start: Floats,
     rounding: float,
@@ -195,7 +195,7 @@ def leading_eigenpairs_of(A: Any, k: int, listen: Listener = ignore) -> tuple[Fl
         Its eigenvalues are at most 1, as those of D^-½AD^-½ are.
     """
     n = A.shape[0]
-    matrix = Matrix(np.ones(n), np.zeros(n), np.asarray(A.diagonal()))
+    matrix = ShiftedKernel(np.ones(n), np.zeros(n), np.asarray(A.diagonal()))
     steps = leading_eigenpairs(matrix, k, np.ones((n, 1)), _ROUNDING, listen=listen)
     try:
         request = next(steps)

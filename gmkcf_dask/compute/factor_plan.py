@@ -22,7 +22,6 @@ MEMORY_TENTHS = 4
 """Of the free memory of this process, what factors may take before workers hold them."""
 NEIGHBOUR_US, SMOOTH_US = 350, 120
 """Measured microseconds per sample and core: the search for neighbours, and all other stages."""
-FLOPS_PER_MS = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -288,7 +287,7 @@ def make_factor_plan(
         build_ms=0
         if built or not sizes.n_neighbours
         else ceil_div(n * NEIGHBOUR_US, 1000 * threads) + n * SMOOTH_US // 1000,
-        iteration_ms=flops // (FLOPS_PER_MS * threads),
+        iteration_ms=flops // (costs.FLOPS_PER_MS * threads),
         job=job.method,
         tiles=tiles,
     )

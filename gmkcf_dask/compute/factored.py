@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, TypeAlias, TypeVar
-from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +32,7 @@ from gmkcf_dask.compute.operators import (
     concat_factors,
     error_floor,
 )
-from gmkcf_dask.compute.runner import Runner
+from gmkcf_dask.compute.runner import Runner, as_list, graph_value
 from gmkcf_dask.compute.tile_ops import as_factor
 from gmkcf_dask.kernels.tiling import FACTOR_ROWS, Precision
 from gmkcf_dask.system.arrays import AnyFloats, Floats
@@ -107,7 +106,7 @@ def of_dtype(Z: Factor, dtype: np.dtype[Any]) -> Factor:
     return Z.tocsr().astype(dtype, copy=False)
 
 
-def row_blocks(n: int) -> list[slice]:
+def factor_blocks(n: int) -> list[slice]:
     """The blocks that n samples are cut into."""
     return [slice(first, min(n, first + BLOCK_ROWS)) for first in range(0, n, BLOCK_ROWS)]
 
@@ -131,10 +130,10 @@ def map_tasks(
     def graph() -> Any:
         from dask.delayed import delayed
 
-        shared = delayed(work, name=f"gmkcf-work-{uuid4().hex}", traverse=False)
+        shared = graph_value(work)
         task = delayed(runner.task(_call), pure=False, traverse=False)
-        parts = [task(shared, *map(_opaque, item)) for item in items]
-        return delayed(_as_list, pure=False)(*parts)
+        parts = [task(shared, *map(_in_graph, item)) for item in items]
+        return delayed(as_list, pure=False)(*parts)
 
     return list(runner.retry(lambda: runner.compute(graph())))
 
@@ -309,7 +308,7 @@ class FactoredKernels:
         at_once: int | None = None,
     ) -> Iterator[T]:
         """The same with so many results in memory at once."""
-        blocks, step = row_blocks(self.n_samples), blocks_per_task(self.n_samples)
+        blocks, step = factor_blocks(self.n_samples), blocks_per_task(self.n_samples)
         starts = range(0, len(blocks), step)
         groups = [
             slice(blocks[t].start, blocks[min(t + step, len(blocks)) - 1].stop) for t in starts
@@ -505,7 +504,7 @@ def _dense(values: Any) -> Floats:
 
 
 def sum_in_order(parts: Sequence[Floats]) -> Floats:
-    """The sum of partial results, first to last: the same bits whoever made them."""
+    """The sum of partial results, first to last: the same bits wherever they were made."""
     total = parts[0].copy()
     for part in parts[1:]:
         total += part
@@ -523,14 +522,5 @@ def _call(work: Any, *item: Any) -> Any:
     return work(*plain)
 
 
-def _opaque(value: Any) -> Any:
-    """An array as a value of its own in the graph, into which Dask does not look."""
-    from dask.delayed import delayed
-
-    if not isinstance(value, np.ndarray):
-        return value
-    return delayed(value, name=f"gmkcf-rows-{uuid4().hex}", traverse=False)
-
-
-def _as_list(*parts: Any) -> list[Any]:
-    return list(parts)
+def _in_graph(value: Any) -> Any:
+    return graph_value(value) if isinstance(value, np.ndarray) else value

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from gmkcf_dask.compute.operators import Overview, check_finite
 from gmkcf_dask.compute.tile_ops import FloatTiles, Partial, TileReader
-from gmkcf_dask.kernels.tiling import STRIP_ENTRIES
+from gmkcf_dask.kernels.tiling import SUMMED_ENTRIES
 from gmkcf_dask.system.arrays import AnyFloats, Floats
 from gmkcf_dask.system.units import ceil_div
 
@@ -53,7 +53,7 @@ class GroupSums:
             if i == j:
                 kept[:, np.arange(ceil_div(rows, step)) * (cols + step)] = 0.0  # the diagonal
                 entries -= ceil_div(rows, step)
-            width = max(1, STRIP_ENTRIES // m)
+            width = max(1, SUMMED_ENTRIES // m)
             for first in range(0, kept.shape[1], width):
                 strip = kept[:, first : first + width].astype(np.float64)
                 products += twice * (strip @ strip.T)
@@ -72,7 +72,7 @@ class GroupSums:
 
     def _strips(self, block: int, cols: int) -> list[sparse.csr_array]:
         """The same for a few rows of a tile at a time, each of shape (g, rows)."""
-        whole, rows = self._one_hot(block), max(1, STRIP_ENTRIES // cols)
+        whole, rows = self._one_hot(block), max(1, SUMMED_ENTRIES // cols)
         starts = range(0, whole.shape[0], rows)
         return [sparse.csr_array(whole[first : first + rows].T) for first in starts]
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from uuid import uuid4
 
 import dask
 from threadpoolctl import threadpool_limits
@@ -44,6 +45,18 @@ def large_graphs() -> AbstractContextManager[Any]:
     """Silence Dask's warning about n×2k numbers in a graph: scattered data could be lost."""
     bound = {"distributed.admin.large-graph-warning-threshold": "1 GiB"}
     return cast(AbstractContextManager[Any], dask.config.set(bound))
+
+
+def graph_value(value: Any) -> Any:
+    """A value of its own in a graph, under a new name; Dask does not look into it."""
+    from dask.delayed import delayed
+
+    return delayed(value, name=f"gmkcf-value-{uuid4().hex}", traverse=False)
+
+
+def as_list(*parts: Any) -> list[Any]:
+    """A task that gathers results."""
+    return list(parts)
 
 
 @dataclass(frozen=True)
@@ -114,7 +127,7 @@ class Runner:
         if unfit.worker is None or (workers is not None and not workers.keys() - {unfit.worker}):
             raise unfit
         self.excluded.add(unfit.worker)
-        warnings.warn(f"{unfit}; it gets no work, the others go on", ClusterWarning, stacklevel=3)
+        warnings.warn(f"{unfit}; work continues on the other workers", ClusterWarning, stacklevel=3)
 
     def retry(self, work: Callable[[], _T], reset: Callable[[], object] = lambda: None) -> _T:
         """Run work that submits graphs; retry it a few times where the cluster lost some.

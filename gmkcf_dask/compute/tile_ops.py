@@ -249,7 +249,7 @@ def as_factor(Z: Floats, dtype: np.dtype[Any]) -> AnyFloats:
         return np.ascontiguousarray(np.where(np.abs(Z) < TINY, 0.0, Z), dtype)
 
 
-def plain(values: npt.NDArray[_Dtype]) -> npt.NDArray[_Dtype]:
+def contiguous(values: npt.NDArray[_Dtype]) -> npt.NDArray[_Dtype]:
     """In C order and aligned: what came over a network may be neither, and NumPy then sums the
     same numbers in another order."""
     return np.require(values, requirements=["C_CONTIGUOUS", "ALIGNED"])

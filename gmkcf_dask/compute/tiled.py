@@ -51,8 +51,8 @@ from gmkcf_dask.compute.tile_ops import (
     as_factor,
     assemble,
     assemble_each,
+    contiguous,
     error_factors,
-    plain,
 )
 from gmkcf_dask.errors import ClusterWarning, UnfitWorker
 from gmkcf_dask.kernels.tiling import Tiling
@@ -454,7 +454,7 @@ class BlockTiles:
     def _tile(self, t: int, into: AnyFloats | None) -> AnyFloats:
         rows, cols = self.tiling.shape(t)
         # edge tiles are padded: copied, BLAS gives the bits it gives for tiles in memory
-        return plain(self.block[t - self.first, :rows, :cols])
+        return contiguous(self.block[t - self.first, :rows, :cols])
 
 
 def fuse_task(tiles: Indices, source: FusedTiles, tiling: Tiling) -> AnyFloats:
@@ -477,7 +477,7 @@ def fuse_and_multiply_task(
     """A block of fused tiles, and what it gives for Z."""
     block = fuse_task(tiles, source, tiling)
     tiles_of_block = BlockTiles(block, int(tiles[0]), tiling)
-    return block, box(Product(tiles_of_block, plain(Z), tiling, split=split)(map(int, tiles)))
+    return block, box(Product(tiles_of_block, contiguous(Z), tiling, split=split)(map(int, tiles)))
 
 
 def tile_numbers(block_id: tuple[int, ...], per_task: int, n_tiles: int) -> Indices:
@@ -492,7 +492,7 @@ def product_of_blocks_task(
     """What a block of fused tiles gives for Z."""
     tiles = tile_numbers(block_id, tiling.tiles_per_task(kw.itemsize), tiling.n_tiles)
     source = BlockTiles(kw, int(tiles[0]), tiling)
-    return box(Product(source, plain(Z), tiling, split=split)(map(int, tiles)), kw.ndim)
+    return box(Product(source, contiguous(Z), tiling, split=split)(map(int, tiles)), kw.ndim)
 
 
 def product_task(
@@ -500,7 +500,7 @@ def product_task(
 ) -> Boxes:
     """What tiles of a source give for Z."""
     with source.ahead(map(int, tiles)) as fetched:
-        return box(Product(fetched, plain(Z), tiling, split=split)(map(int, tiles)))
+        return box(Product(fetched, contiguous(Z), tiling, split=split)(map(int, tiles)))
 
 
 def product_each_task(
@@ -508,19 +508,19 @@ def product_each_task(
 ) -> Boxes:
     """What tiles of several kernels give, each for its own columns of Z."""
     with reader.ahead(columns, map(int, tiles)) as fetched:
-        return box(ProductEach(fetched, columns, plain(Z), split=split)(map(int, tiles)))
+        return box(ProductEach(fetched, columns, contiguous(Z), split=split)(map(int, tiles)))
 
 
 def errors_task(tiles: Indices, F: AnyFloats, reader: TileReader) -> Floats:
     """What tiles add to the errors of all kernels, shape (1, m)."""
     with reader.ahead(with_tiles(reader), map(int, tiles)) as fetched:
-        return Errors(fetched, plain(F))(map(int, tiles))[None]
+        return Errors(fetched, contiguous(F))(map(int, tiles))[None]
 
 
 def overview_task(tiles: Indices, Z: Groups, reader: TileReader, n_groups: int) -> Boxes:
     """What tiles add to the sums over groups of samples, and to the products between kernels."""
     with reader.ahead(with_tiles(reader), map(int, tiles)) as fetched:
-        return box(GroupSums(fetched, plain(Z), n_groups)(map(int, tiles)))
+        return box(GroupSums(fetched, contiguous(Z), n_groups)(map(int, tiles)))
 
 
 def with_tiles(reader: TileReader) -> list[int]:

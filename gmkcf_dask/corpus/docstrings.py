@@ -83,7 +83,7 @@ _COPIED = "This docstring was copied from"
 
 
 @dataclass(frozen=True)
-class Document:
+class Docstring:
     """One text with its unique name and its known topic."""
 
     id: str
@@ -120,14 +120,14 @@ def docstring_corpus(
 
 def docstring_documents(
     packages: Mapping[str, Sequence[str]] = DEFAULT_PACKAGES,
-) -> list[Document]:
+) -> list[Docstring]:
     """Return one document per public function or class, in the order of topics, modules and names.
 
     A docstring counts once, where it is met first, however many names lead to it. Left out are
     short ones, those copied from another library, and what is formatting rather than content:
     headings, examples, references.
     """
-    first_with: dict[str, Document] = {}
+    first_with: dict[str, Docstring] = {}
     # Deprecated names warn when touched; reading their docstrings does not use them.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -136,11 +136,11 @@ def docstring_documents(
                 docstring = inspect.getdoc(thing) or ""
                 text = _prose(docstring)
                 if len(text) >= SHORTEST_TEXT and _COPIED not in docstring:
-                    first_with.setdefault(text, Document(name, text, topic))
+                    first_with.setdefault(text, Docstring(name, text, topic))
     return list(first_with.values())
 
 
-def write_jsonl(documents: Iterable[Document], path: str | Path) -> None:
+def write_jsonl(documents: Iterable[Docstring], path: str | Path) -> None:
     """Write one JSON object per line with the fields id, text and label."""
     with Path(path).open("w", encoding="utf-8") as file:
         file.writelines(

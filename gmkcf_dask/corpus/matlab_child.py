@@ -31,7 +31,7 @@ def main(most: int, source: Path, folder: Path) -> int:
     warnings.simplefilter("ignore")
     try:
         folder.mkdir(exist_ok=True)
-        report = convert(source, folder, most)
+        report = convert_mat(source, folder, most)
         # written last, whole: a report that is there is complete
         (folder / "report.part").write_text(json.dumps(report), encoding="utf-8")
         (folder / "report.part").replace(folder / "report.json")
@@ -41,7 +41,7 @@ def main(most: int, source: Path, folder: Path) -> int:
     return 0
 
 
-def convert(source: Path, folder: Path, most: int) -> dict[str, Any]:
+def convert_mat(source: Path, folder: Path, most: int) -> dict[str, Any]:
     """One file to plain arrays; the report tells the parent what there is, or why not."""
     try:
         listed = scipy.io.whosmat(str(source))

@@ -107,7 +107,7 @@ def _header(file: IO[bytes], name: str = "X") -> tuple[tuple[int, ...], Any]:
     return shape, dtype
 
 
-SECONDS = 60.0
+FILE_SECONDS = 60.0
 """For one file, and as much again for every 100 MiB of it."""
 _CHILD = Path(__file__).with_name("matlab_child.py")
 _NO_ROOM = "set TMPDIR to a folder with more room"
@@ -119,7 +119,7 @@ def read_mat(path: Path) -> tuple[Any, list[object] | None]:
     root, size = temporary_root(), path.stat().st_size
     with disk_full_errors(root, _NO_ROOM, lambda: _needed(size)), run_folder("mat", root) as folder:
         out = folder / "out"
-        ended = run_child(path, out, SECONDS * (1 + size / (100 * MIB)))
+        ended = run_child(path, out, FILE_SECONDS * (1 + size / (100 * MIB)))
         if (out / "report.json").exists():
             report = json.loads((out / "report.json").read_text(encoding="utf-8"))
             if "failed" not in report:

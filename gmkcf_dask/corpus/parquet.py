@@ -32,7 +32,7 @@ FEWEST_ROWS, ROWS_PER_BYTE = 100_000, 8
 """Rows that any file may hold, and those of a larger one: rows that differ take bytes."""
 LEAST_TEXT, TEXT_PER_BYTE = 16 * MIB, 256
 """Bytes that the cells of any file may unpack to, and those of a larger one."""
-SECONDS = 20
+BATCH_SECONDS = 20
 """Processor time from one batch of rows to the next."""
 _CHILD = Path(__file__).with_name("parquet_child.py")
 _CHILD_MEMORY = 512 * MIB
@@ -75,7 +75,7 @@ def limits_of(size: int) -> Limits:
     text = max(LEAST_TEXT, TEXT_PER_BYTE * size)
     return Limits(
         memory=_CHILD_MEMORY + min(most_bytes(), 4 * (text + size)),
-        seconds=SECONDS,
+        seconds=BATCH_SECONDS,
         rows=min(MOST_SAMPLES, max(FEWEST_ROWS, ROWS_PER_BYTE * size)),
         text=text,
     )
@@ -153,7 +153,7 @@ def _line(child: subprocess.Popen[bytes]) -> Any:
     line = child.stdout.readline()
     if not line.endswith(b"\n"):
         code = child.wait()
-        slow = f"took more than {SECONDS} s for one batch of rows"
+        slow = f"took more than {BATCH_SECONDS} s for one batch of rows"
         ended = slow if code == -signal.SIGXCPU else exit_reason(code)
         raise InputError(f"the reader of Parquet files {ended}: {_ADVICE}")
     answer = json.loads(line.decode("utf-8", "surrogatepass"))

@@ -28,7 +28,7 @@ DOCUMENTS_FOR_PRUNING = 50
 _LONGEST_NGRAM = 10
 _PRUNING = {"min_df": AUTO, "max_df": 1.0, "max_features": None}
 """Options that need document frequencies, and their values where they have no effect."""
-_UNSAID = {"encoding": AUTO, "preset": "plain"}
+_IMPLIED = {"encoding": AUTO, "preset": "plain"}
 _BOTH_ORDERS = ("utf-16", "utf-32")
 # not tables of characters: what they make of a file is unbounded until the end of it is seen
 _COMPUTED = ("idna", "punycode", "raw-unicode-escape", "unicode-escape", "utf-7")
@@ -86,9 +86,9 @@ class TextOptions:
     n_hash_features : int
         Columns of "hashing".
     encoding : str
-        Encoding of files that do not tell theirs, such as "cp1252", as Python names it; "auto" is
-        UTF-8. Files tell by a mark of UTF-8, UTF-16 or UTF-32 at their beginning; files of a folder
-        also by being UTF-8, and HTML pages by what they declare.
+        Encoding of files that do not declare one, such as "cp1252", as Python names it; "auto" is
+        UTF-8. A byte order mark of UTF-8, UTF-16 or UTF-32 takes precedence; so do valid UTF-8 in
+        files of a folder, and the declared encoding of HTML pages.
     preset : {"auto", "plain"}
         What becomes of options that are "auto". "plain" takes the values named above. "auto" looks
         at the first documents and chooses for this corpus: tokens by the script, stop words where
@@ -205,20 +205,20 @@ class TextOptions:
     def to_json(self) -> dict[str, Any]:
         """As plain values; what stores did not always know is left out where it says nothing."""
         values = asdict(self)
-        return {item[0]: item[1] for item in values.items() if item not in _UNSAID.items()}
+        return {item[0]: item[1] for item in values.items() if item not in _IMPLIED.items()}
 
     @classmethod
     def from_json(cls, values: object) -> TextOptions:
         """From what `to_json` gave, or an InputError."""
         if not isinstance(values, Mapping):
-            raise InputError("the options of texts cannot be right.")
+            raise InputError("the text options are invalid.")
         known = {field.name for field in fields(cls)}
         if not set(values) <= known:
             raise InputError(f"the options {sorted(set(values) - known)} are not known here.")
         try:
             return cls(**{"preset": "plain", **values})  # the only one there was
         except TypeError as error:
-            raise InputError(f"the options of texts cannot be right ({error}).") from error
+            raise InputError(f"the text options are invalid ({error}).") from error
 
 
 def _is_auto(value: object) -> bool:
@@ -267,7 +267,7 @@ def _checked_encoding(encoding: Any) -> str:
         name = ""
     if name in _BOTH_ORDERS:
         raise InputError(
-            f"encoding is {encoding!r}, which says nothing about the order of bytes: take "
+            f"encoding is {encoding!r}, which does not define the byte order: use "
             f"'{name}-le' or '{name}-be', or 'auto' where files begin with a mark."
         )
     _require(
@@ -364,7 +364,7 @@ class TextReading:
             raise InputError(f"how texts were read is damaged ({error}).") from error
         options = TextOptions.from_json(file.options)
         if (file.idf is None) != (options.features == "hashing"):
-            raise InputError("the weights of terms cannot be right: they are damaged.")
+            raise InputError("the weights of terms are damaged.")
         return cls(options, None if file.idf is None else np.array(file.idf, np.float64))
 
 

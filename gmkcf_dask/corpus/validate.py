@@ -205,7 +205,7 @@ def _check_shape(shape: tuple[int, ...]) -> None:
     if len(shape) == 3:
         raise InputError(
             f"X has 3 dimension(s), shape {shape}, but needs 2, samples by features; for kernels "
-            "that are computed already say kernels='precomputed'."
+            "that are already computed use kernels='precomputed'."
         )
     if len(shape) != 2:
         raise InputError(

@@ -44,7 +44,6 @@ from gmkcf_dask.estimators.kernel_sources import (
     store_at,
     store_of_fit,
 )
-from gmkcf_dask.estimators.notebook import summary
 from gmkcf_dask.estimators.persistence import load
 from gmkcf_dask.estimators.sklearn_callbacks import (
     CallbackSupportMixin,
@@ -60,6 +59,8 @@ from gmkcf_dask.kernels.specs import (
     resolve_kernels,
 )
 from gmkcf_dask.methods.base import Method
+from gmkcf_dask.methods.contrast import weak_clusters
+from gmkcf_dask.methods.members import NO_CLUSTER, cluster_sizes
 from gmkcf_dask.methods.registry import make_method, parameters_of
 from gmkcf_dask.pipeline import (
     build,
@@ -79,7 +80,7 @@ from gmkcf_dask.results.checkpoints import (
     open_checkpoints,
     remove_checkpoints,
 )
-from gmkcf_dask.results.insight import About, Samples, explain
+from gmkcf_dask.results.insight import About, Samples, explain, without_cluster
 from gmkcf_dask.results.report.render import write_report
 from gmkcf_dask.results.saved_model import Model, save_model
 from gmkcf_dask.results.schemas import plain_values
@@ -92,6 +93,7 @@ from gmkcf_dask.store.lock import owning
 from gmkcf_dask.store.manifest import Manifest
 from gmkcf_dask.store.object_storage import is_location, location
 from gmkcf_dask.store.request import MAX_CLUSTERS, KernelRequest
+from gmkcf_dask.system.html import bar, block, line_chart, paragraph, table, text
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -162,7 +164,7 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
             caller's own.
         y : ignored
         resume : bool, default=False
-            Go on from the checkpoint in `checkpoint_dir`; without one, from the beginning.
+            Resume from the checkpoint in `checkpoint_dir`; without one, start from the beginning.
 
         Returns
         -------
@@ -540,8 +542,8 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
         texts = texts_in(X)
         if texts is not None:
             # of reading, callbacks hear how texts are read, not every count
-            tell = lambda event: isinstance(event, StageNote) and listen(event)  # noqa: E731
-            corpus = corpus_from_texts(texts, options=self.text, listen=tell)
+            only_notes = lambda event: isinstance(event, StageNote) and listen(event)  # noqa: E731
+            corpus = corpus_from_texts(texts, options=self.text, listen=only_notes)
             self.n_features_in_ = corpus.n_features
             self.__dict__.pop("feature_names_in_", None)  # of an earlier fit on columns with names
             return corpus
@@ -570,7 +572,7 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
 
     def _diagram_and_summary(self) -> str:
         diagram = str(estimator_html_repr(self))
-        return diagram + summary(self) if hasattr(self, "labels_") else diagram
+        return diagram + _notebook_summary(self) if hasattr(self, "labels_") else diagram
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -634,3 +636,49 @@ def listening(
         yield listen
     finally:
         progress.close()
+
+
+_NOTEBOOK_ROWS = 20
+"""Clusters or kernels that are listed one by one."""
+
+
+def _notebook_summary(model: Any) -> str:
+    """HTML below scikit-learn's diagram: clusters, weights of the kernels, the objective."""
+    sizes = cluster_sizes(model.labels_, 1)
+    without = int((model.labels_ == NO_CLUSTER).sum())
+    history = np.asarray(model.objective_history_, dtype=float)
+    state = "converged" if model.converged_ else "not converged"
+    line = (
+        f"{len(model.labels_) - without:,} samples in {int((sizes > 0).sum())} clusters; "
+        f"{model.n_iter_} iterations, {state}, objective {history[-1]:.6g}"
+    )
+    parts = [paragraph(line)]
+    weak = weak_clusters(model.method_name, model._model.clustering)
+    if weak:
+        parts.append(paragraph(weak[0].upper() + weak[1:] + "."))
+    if without:
+        what = "samples" if model.reading_ is None else "documents"
+        parts.append(paragraph(without_cluster(without, what)))
+    falls = history[np.isfinite(history)]
+    if len(falls) > 2:
+        shown = falls[1:]  # the start is far above all others
+        chart = line_chart(shown.tolist(), "objective by iteration")
+        parts.append(table([(chart,)], ("objective by iteration",)))
+    parts.append(_bars("cluster", [str(c) for c in range(len(sizes))], sizes, "{:,.0f}"))
+    parts.append(_bars("kernel", model.kernel_names_, model.kernel_weights_, "{:.4f}"))
+    return block(f"{type(model).__name__}, fitted", *parts)
+
+
+def _bars(what: str, names: Any, values: Any, form: str) -> str:
+    """A table with a bar for each value, the largest ones where there are many."""
+    largest = max(float(np.max(values)), 1e-300)
+    order = range(len(values))
+    if len(values) > _NOTEBOOK_ROWS:
+        order = np.argsort(-np.asarray(values), kind="stable")[:_NOTEBOOK_ROWS].tolist()
+    rows = [
+        (text(names[i]), bar(float(values[i]) / largest), text(form.format(values[i])))
+        for i in order
+    ]
+    if len(values) > _NOTEBOOK_ROWS:
+        rows.append((text(f"and {len(values) - _NOTEBOOK_ROWS} more", quiet=True), "", ""))
+    return table(rows, (what, "", "samples" if what == "cluster" else "weight"))

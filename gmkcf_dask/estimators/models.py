@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from gmkcf_dask.corpus.documents import texts_in
 from gmkcf_dask.corpus.text_options import TextOptions
+from gmkcf_dask.corpus.validate import as_features, refuse_other_forms
 from gmkcf_dask.errors import InputError
-from gmkcf_dask.estimators.base import KernelClusterer
-from gmkcf_dask.estimators.prediction import PredictingClusterer
+from gmkcf_dask.estimators.base import KernelClusterer, listening
 from gmkcf_dask.kernels.specs import resolve_kernels
 from gmkcf_dask.methods.base import MEAN
 from gmkcf_dask.methods.defaults import (
@@ -21,8 +27,12 @@ from gmkcf_dask.methods.defaults import (
     PAPER_KERNELS,
 )
 from gmkcf_dask.methods.predict import transductive_error
+from gmkcf_dask.pipeline import prediction
+from gmkcf_dask.results.training import features_of
+from gmkcf_dask.store.features import StoredFeatures
+from gmkcf_dask.system.arrays import Floats
 
-KERNELS = """
+KERNELS_DOC = """
     kernels : str, list, "precomputed" or "factored", default="local"
         "local" for neighbourhood kernels that suit the data; or kernel names ("paper12", "rbf_1",
         "poly_a1_b2", "linear", "cosine"), specs, or callables f(X_I, X_J) on two row blocks. A
@@ -59,7 +69,7 @@ PARAMETERS = """
     checkpoint_dir : path or URL, optional
         Folder for checkpoints of a running fit (GMKCF, KCF, RMKKM, kernel k-means; the spectral
         methods are short and keep none): written as often as it takes a twentieth of the time, and
-        when a fit is broken off; gone when it is done. `fit(X, resume=True)` goes on from there, to
+        when a fit is interrupted; removed at the end. `fit(X, resume=True)` resumes from there, to
         the same bits. Needs a whole number as random_state.
     checkpoint_every : int, optional
         Iterations between two of them, instead of a share of the time.
@@ -139,6 +149,113 @@ _ANY_NAMES = (DEFAULT_KERNELS, "precomputed", "factored")
 """Kernels whose names the data decide."""
 
 
+class PredictingClusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, KernelClusterer):  # type: ignore[misc]
+    """Assigns new samples to clusters."""
+
+    def predict(self, X: Any) -> npt.NDArray[np.int32]:
+        """The clusters of new samples, from kernels between them and the training samples.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_new, n_features), or texts
+            Texts where the model was fitted on texts: they are read with its words and weights.
+            Or, with precomputed kernels, those between new and training samples: an array of shape
+            (m, n_new, n_samples) or a list of (n_new, n_samples) arrays.
+
+        Returns
+        -------
+        labels : ndarray of int, shape (n_new,)
+            -1 for a sample whose row is all zero, where clusters are directions or concepts
+            (`assign`).
+        """
+        return self._predict(X).labels
+
+    def sureness(self, X: Any) -> Floats:
+        """How clearly new samples belong to the clusters that `predict` gives them.
+
+        Parameters
+        ----------
+        X : as for `predict`
+
+        Returns
+        -------
+        ndarray, shape (n_new,)
+            1 − d₁/d₂, distances to the nearest and the next centre: 1 in the centre of a cluster, 0
+            half way to another. With assign="spherical" the distance is √(2 − 2 cos); with "argmax"
+            it is 1 − v₂/v₁ of the two largest entries. 0 for label -1.
+        """
+        return self._predict(X).sure
+
+    def transform(self, X: Any) -> Floats:
+        """Rows of new samples in the representation that was clustered.
+
+        Parameters
+        ----------
+        X : as for `predict`
+
+        Returns
+        -------
+        ndarray, shape (n_new, n_clusters)
+            Rows of V_ for factorizations, of embedding_ for spectral clustering; for the k-means
+            methods squared distances to the centres in kernel space.
+        """
+        rows = self._validate_new(X)  # rejected here before a fit
+        return prediction.transform(self._model, rows, self._prediction_resources())
+
+    def fit_transform(self, X: Any, y: object = None) -> Floats:
+        """Fit, and return the rows of the training samples; see `transform`."""
+        self.fit(X, y)
+        for name in ("V_", "embedding_"):
+            if hasattr(self, name):
+                rows: Floats = getattr(self, name)
+                return rows
+        training = self._model.training
+        new = X if training.precomputed else features_of(training)
+        return prediction.transform(self._model, new, self._prediction_resources())
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self._model.method.n_clusters)  # of the fit, whatever is set by now
+
+    def _predict(self, X: Any) -> prediction.Prediction:
+        rows = self._validate_new(X)
+        with listening(self.callbacks, self.verbose) as listen:
+            return prediction.predict(self._model, rows, self._prediction_resources(), listen)
+
+    def _validate_new(self, X: Any) -> Any:
+        """New samples as the training samples were; refused where they have other columns."""
+        check_is_fitted(self)
+        training = self._model.training
+        training.refuse_missing()
+        if training.precomputed:
+            name = type(self).__name__
+            prediction.cross_matrices(X, len(training.kernels), training.n_samples, name)
+            return X
+        if training.factors is not None and training.factors.given:
+            return X
+        texts = texts_in(X)
+        if texts is not None:
+            if training.reading is None:
+                raise InputError(
+                    f"X holds texts but the model was fitted on numbers: give {training.n_features}"
+                    " columns"
+                )
+            return training.reading.transform(texts, training.terms)
+        if training.reading is not None:
+            refuse_other_forms(X, only_texts=True)
+        as_features(X)
+        try:
+            validate_data(self, X, reset=False, skip_check_array=True)
+        except ValueError as error:
+            raise InputError(f"{error}") from error
+        return X
+
+    def _prediction_resources(self) -> Any:
+        """Where tasks run: a client has a part only in what is in a store."""
+        stored = isinstance(self._model.training.features, StoredFeatures)
+        return self._resources() if stored else None
+
+
 @dataclass(eq=False, repr=False)
 class MultipleKernelClusterer(KernelClusterer):
     """Uses all kernels at once."""
@@ -187,7 +304,7 @@ class SingleKernelClusterer(KernelClusterer):
 
 
 @dataclass(eq=False, repr=False)
-class Factorization(PredictingClusterer):
+class FactorizingClusterer(PredictingClusterer):
     """Learns U and V."""
 
     _: KW_ONLY
@@ -203,7 +320,7 @@ class Factorization(PredictingClusterer):
 
 
 @dataclass(eq=False, repr=False)
-class GMKCF(Factorization, MultipleKernelClusterer):
+class GMKCF(FactorizingClusterer, MultipleKernelClusterer):
     __doc__ = f"""Multiple-kernel concept factorization with learned kernel weights.
 
     Minimises Σ w_i² e_i(U, V) over non-negative U, V and weights w on the simplex, where e_i is the
@@ -213,7 +330,7 @@ class GMKCF(Factorization, MultipleKernelClusterer):
     Parameters
     ----------
     n_clusters : int, default=8
-        Clusters: k.{KERNELS}{FACTORIZATION}{ASSIGN}{PARAMETERS}
+        Clusters: k.{KERNELS_DOC}{FACTORIZATION}{ASSIGN}{PARAMETERS}
 
     Attributes
     ----------{ATTRIBUTES}{FACTORS}
@@ -254,7 +371,7 @@ class GMKCF(Factorization, MultipleKernelClusterer):
 
 
 @dataclass(eq=False, repr=False)
-class KCF(Factorization, SingleKernelClusterer):
+class KCF(FactorizingClusterer, SingleKernelClusterer):
     __doc__ = f"""Concept factorization with one kernel, or with the equal-weight mean of several.
 
     With kernel="linear" this is plain concept factorization (CF).
@@ -363,7 +480,7 @@ class CoregSpectralClustering(MultipleKernelClusterer):
     Parameters
     ----------
     n_clusters : int, default=8
-        Clusters: k.{KERNELS}
+        Clusters: k.{KERNELS_DOC}
     lam : float, default=0.1
         How strongly they are drawn together.
     max_iter : int, default=10
@@ -414,7 +531,7 @@ class RobustMultipleKernelKMeans(PredictingClusterer, MultipleKernelClusterer):
     Parameters
     ----------
     n_clusters : int, default=8
-        Clusters: k.{KERNELS}
+        Clusters: k.{KERNELS_DOC}
     gamma : float, default=0.3
         Between 0 and 1: small values favour few kernels.
     restart_inner : bool, default=False

@@ -60,7 +60,7 @@ class Tasks:
         self._end(iteration)
 
     def done(self) -> None:
-        """The fit has come to its end."""
+        """The fit has ended."""
         self._turn_to("", 0)
         self._end(self._root)
 

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 from gmkcf_dask.errors import redacted_tree
 from gmkcf_dask.events import Event, IterationDone
-from gmkcf_dask.events.stages import Stage, StageTracker
+from gmkcf_dask.events.stages import StageState, StageTracker
 
 
 class JsonLines:
@@ -62,7 +62,7 @@ class JsonLines:
         """Finish the current stage."""
         self._write_stage(self._tracker.finish())
 
-    def _write_stage(self, stage: Stage | None) -> None:
+    def _write_stage(self, stage: StageState | None) -> None:
         if stage is None:
             return
         record: dict[str, Any] = {"stage": stage.name, "seconds": round(stage.seconds, 3)}

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from gmkcf_dask.events import Event, IterationDone, StageNote, StageProgress, stage_label
 from gmkcf_dask.events.eta import StageEta, format_seconds
-from gmkcf_dask.events.stages import Stage, StageTracker, format_count, has_total, stage_title
+from gmkcf_dask.events.stages import StageState, StageTracker, format_count, has_total, stage_title
 from gmkcf_dask.system.units import human_bytes
 
 _TITLE, _BAR = 19, 10
@@ -101,7 +101,7 @@ class Progress:
         """The clone of an estimator shares the display."""
         return self
 
-    def _finish(self, stage: Stage | None) -> None:
+    def _finish(self, stage: StageState | None) -> None:
         if not self._enabled or stage is None:
             return
         line = f"{stage_title(stage.name, self._stages):<{_TITLE}} {stage.summary()}"
@@ -112,7 +112,7 @@ class Progress:
             self._live.stop()
             self._live = None
 
-    def _draw(self, stage: Stage, event: Event, now: float) -> None:
+    def _draw(self, stage: StageState, event: Event, now: float) -> None:
         title, status = self._title(stage, event), self._status(stage, event, now)
         if not self._terminal:
             self.print(f"{title} {', '.join(status)}")
@@ -137,7 +137,7 @@ class Progress:
             self._live.start()
         self._live.update(grid, refresh=True)
 
-    def _title(self, stage: Stage, event: Event) -> str:
+    def _title(self, stage: StageState, event: Event) -> str:
         title = stage_title(stage.name, self._stages)
         if isinstance(event, IterationDone):
             run = f" run {event.restart + 1}/{event.n_restarts}" if event.n_restarts > 1 else ""
@@ -146,7 +146,7 @@ class Progress:
             title = f"{title}: {event.stage}"
         return f"{title:<{_TITLE}}"
 
-    def _status(self, stage: Stage, event: Event, now: float) -> list[str]:
+    def _status(self, stage: StageState, event: Event, now: float) -> list[str]:
         """Parts of the status, the most important first: a narrow terminal drops the last."""
         rate, byte_rate = self._eta.rate.per_second, self._eta.byte_rate.per_second
         if isinstance(event, IterationDone):

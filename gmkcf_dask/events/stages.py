@@ -10,7 +10,7 @@ from gmkcf_dask.events import AT_MOST, Event, IterationDone, StageProgress, stag
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageState:
     """State of a stage after its latest event."""
 
     name: str
@@ -38,7 +38,7 @@ class Stage:
             )
         return seconds if self.count is None else f"{format_count(self.count)} {seconds}"
 
-    def after(self, event: Event, now: float) -> Stage:
+    def after(self, event: Event, now: float) -> StageState:
         """State after one more event."""
         if isinstance(event, StageProgress):
             return replace(self, count=event, updated=now)
@@ -55,29 +55,29 @@ class StageTracker:
     """Track the current stage."""
 
     def __init__(self) -> None:
-        self.current: Stage | None = None
+        self.current: StageState | None = None
         self._updated = time.monotonic()
 
-    def update(self, event: Event, now: float) -> tuple[Stage, Stage | None, bool]:
+    def update(self, event: Event, now: float) -> tuple[StageState, StageState | None, bool]:
         """Return the current stage, the stage that this event finished, and if one started."""
         finished, started = None, self.current is None or _starts_stage(self.current, event)
         if started:
             finished = self.finish()
             # iterations are reported when they end: the first one started at the previous event
             start = now if isinstance(event, StageProgress) else self._updated
-            self.current = Stage(stage_of(event), start, now)
+            self.current = StageState(stage_of(event), start, now)
         assert self.current is not None
         self.current = self.current.after(event, now)
         self._updated = now
         return self.current, finished, started
 
-    def finish(self) -> Stage | None:
+    def finish(self) -> StageState | None:
         """End the current stage and return it."""
         finished, self.current = self.current, None
         return finished
 
 
-def _starts_stage(stage: Stage, event: Event) -> bool:
+def _starts_stage(stage: StageState, event: Event) -> bool:
     """Return whether an event belongs to another stage, or to a repetition of this one."""
     if stage_of(event) != stage.name:
         return True

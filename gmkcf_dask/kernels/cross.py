@@ -18,7 +18,7 @@ from gmkcf_dask.corpus.model import Matrix
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.kernels.features import ArrayFeatures, Features, PairTile
 from gmkcf_dask.kernels.specs import FunctionKernel
-from gmkcf_dask.kernels.statistics import refuse_negative
+from gmkcf_dask.kernels.statistics import refuse_negative_norms
 from gmkcf_dask.kernels.tiles import Norms, ResolvedKernel, final_values, raw_values
 from gmkcf_dask.system.arrays import Floats
 from gmkcf_dask.system.units import MIB, ceil_div
@@ -209,13 +209,13 @@ class CrossKernels:
                 for part in tile.strips() if kernel.elementwise else [tile]:
                     row[_rows_in(part, tile)] += raw_values(kernel, part).sum(axis=1)
         for row, kernel in zip(sums, by_degree, strict=True):
-            refuse_negative(row, kernel.spec, "row sum", first)
+            refuse_negative_norms(row, kernel.spec, "row sum", first)
             norms[kernel.name] = row
         for _, kernel in self.used:
             if kernel.needs_norms and kernel.normalization == "unit":
                 where = slice(0, new.shape[0])
                 own = np.diagonal(raw_values(kernel, SelfTile(ArrayFeatures(new), where, where)))
-                refuse_negative(own, kernel.spec, "k(x,x)", first)
+                refuse_negative_norms(own, kernel.spec, "k(x,x)", first)
                 norms[kernel.name] = own
         return norms
 

@@ -19,7 +19,7 @@ from gmkcf_dask.kernels.features import PairTile
 from gmkcf_dask.kernels.tiles import CODE_SCALE, Norms, ResolvedKernel, stored_tiles
 from gmkcf_dask.kernels.tiling import COMPARED_TILES, Precision
 
-NEAR = 1e-3
+NEARLY_EQUAL = 1e-3
 """Largest difference at which two kernels, with values up to 1, are worth a word."""
 
 Stored = tuple[str, npt.NDArray[Any], float]
@@ -28,7 +28,7 @@ Differences = dict[str, float]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class DuplicateCandidates:
     """Which earlier kernel each kernel is compared with."""
 
     nearest: Mapping[str, str]
@@ -41,7 +41,7 @@ class Comparison:
         sample: PairTile,
         norms: Norms,
         precision: Precision,
-    ) -> Comparison:
+    ) -> DuplicateCandidates:
         """Pairs that look alike on a sample, as few as can be compared with two tiles kept."""
         scale = CODE_SCALE[precision] or 1.0
         # the corner of a tile: distances of equal samples, which are alike in all kernels, apart
@@ -51,7 +51,7 @@ class Comparison:
             # of equals the last: its tile is kept for the shortest time
             distances = [(difference(tile, tiles[i]) * scale, -i) for i in range(later)]
             away, earlier = min(distances, default=(np.inf, 0))
-            if away <= NEAR * scale * float(np.abs(tile).max()):
+            if away <= NEARLY_EQUAL * scale * float(np.abs(tile).max()):
                 pairs.append((away, -earlier, later))
         kept: list[tuple[int, int]] = []
         for _, earlier, later in sorted(pairs):

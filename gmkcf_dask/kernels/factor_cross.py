@@ -73,7 +73,7 @@ class LocalExtension:
     def _near(self) -> tuple[npt.NDArray[np.int32], Floats, Floats, Floats]:
         """Neighbours, squared distances, last similarity and σ of every training sample."""
         indices, similar = self.arrays.read("neighbours"), self.arrays.read("similarities")
-        squared = local.squared_distances(similar)
+        squared = local.squared_chords(similar)
         full = indices[:, -1] >= 0 if indices.shape[1] else np.zeros(len(indices), bool)
         last = np.where(full, similar[:, -1] if indices.shape[1] else 0.0, 0.0)
         scale = local.neighbourhood_scale(np.sqrt(squared), indices >= 0)
@@ -87,16 +87,16 @@ class LocalExtension:
         similar, equal = self._similarities(own, last, p)
         steps = local.new_edges(similar, last, scale, p)
         moves = np.diff(steps.indptr) > 0
-        found = {"smooth_0": F}
+        arrays = {"smooth_0": F}
         for t in range(1, max(local.DEPTHS) + 1):
             moved = np.asarray(steps @ self.arrays.read(f"smooth_{t - 1}"), np.float32)
             F = np.where(moves[:, None], 0.5 * F + 0.5 * moved, F)
-            found[f"smooth_{t}"] = F
+            arrays[f"smooth_{t}"] = F
         same = equal >= 0
         if same.any():
-            for name, values in found.items():
+            for name, values in arrays.items():
                 values[same] = self.arrays.read(name)[equal[same]]
-        return found
+        return arrays
 
     def _similarities(self, own: Any, last: Floats, p: int) -> tuple[Any, npt.NDArray[np.int64]]:
         """Cosines with training samples that can matter, as csr, and the equal sample or −1."""
@@ -170,7 +170,7 @@ class HeatExtension:
         same = (X[nearest] == own).all(axis=1)
         indices, squared = self.arrays.read("neighbours"), -self.arrays.read("similarities")
         squared = np.maximum(squared.astype(np.float64), 0.0)
-        found: dict[str, AnyFloats] = {}
+        arrays: dict[str, AnyFloats] = {}
         for name, size in heat.sizes(n_neighbours(n), n).items():
             A = heat.join_components(local.affinities(indices[:, :size], squared[:, :size]), X)
             degrees = heat.normalized_affinities(A)[1]
@@ -185,8 +185,8 @@ class HeatExtension:
             inverse = np.where(np.abs(values) > 1e-6, 1.0 / np.where(values == 0, 1.0, values), 0.0)
             rows = np.asarray((a @ vectors) * inverse, np.float32)
             rows[same] = vectors[nearest[same]]
-            found[array_of(name, "heat")] = rows
-        return found
+            arrays[array_of(name, "heat")] = rows
+        return arrays
 
 
 def _new_affinities(D: Floats, last: Floats, scale: Floats, size: int) -> Floats:

@@ -20,7 +20,7 @@ FOR_CLUSTERS: tuple[FactorKind, ...] = ("local", "heat")
 """Kinds whose columns depend on the number of clusters."""
 FEATURES = "features"
 """Stands for an array: the features themselves."""
-NEIGHBOURS = ("neighbours", "similarities")
+NEIGHBOUR_ARRAYS = ("neighbours", "similarities")
 """Arrays of local and of heat kernels: the nearest samples, and how near."""
 
 
@@ -144,7 +144,7 @@ def heat_shapes(n: int, n_features: int, n_vectors: int) -> dict[str, ArrayShape
 
 def _neighbour_shapes(n: int, p: int) -> dict[str, ArrayShape]:
     indices, similarities = ArrayShape((n, p), "int32"), ArrayShape((n, p), "float32")
-    return dict(zip(NEIGHBOURS, (indices, similarities), strict=True))
+    return dict(zip(NEIGHBOUR_ARRAYS, (indices, similarities), strict=True))
 
 
 def array_shapes(

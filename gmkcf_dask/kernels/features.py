@@ -61,7 +61,7 @@ class NoFeatures:
         return np.empty((where.stop - where.start, 0))
 
 
-STRIP_ENTRIES = 1 << 16
+CACHED_ENTRIES = 1 << 16
 """Of a strip: half a MiB in float64, so that a chain of formulas stays in the cache of a core."""
 
 
@@ -87,7 +87,7 @@ class PairTile:
 
         A tile on the diagonal stays whole, because it is made symmetric as a whole.
         """
-        height = max(1, STRIP_ENTRIES // self.shape[1])
+        height = max(1, CACHED_ENTRIES // self.shape[1])
         if self.on_diagonal or self.shape[0] <= height:
             yield self
             return

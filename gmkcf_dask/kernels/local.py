@@ -83,7 +83,7 @@ def lazy_walk(A: sparse.csr_array) -> sparse.csr_array:
     return sparse.csr_array(walk.astype(np.float32))
 
 
-def squared_distances(similarities: AnyFloats) -> Floats:
+def squared_chords(similarities: AnyFloats) -> Floats:
     """2 − 2 cos; 0 where that is rounding, so that duplicates have no distance."""
     squared = 2.0 - 2.0 * np.asarray(similarities, dtype=np.float64)
     return np.where(squared > _SAME, squared, 0.0)
@@ -182,7 +182,7 @@ def new_edges(similar: sparse.csr_array, last: Floats, scale: Floats, p: int) ->
         near = np.zeros(len(j), dtype=bool)
         near[order] = True
         back = s >= last[j]
-        squared = squared_distances(s)
+        squared = squared_chords(s)
         distances = np.sqrt(squared[order])[None]
         own_scale = neighbourhood_scale(distances, np.ones_like(distances, bool))[0]
         w = np.exp(-squared / (own_scale * scale[j])) * (0.5 * near + 0.5 * back)

@@ -120,7 +120,7 @@ def n_neighbours(n: int) -> int:
     return min(ceil(log2(n)), n - 1) if n > 1 else 0
 
 
-def recall(found: Neighbours, exact: Neighbours, tolerance: float = 1e-6) -> float:
+def recall(approximate: Neighbours, exact: Neighbours, tolerance: float = 1e-6) -> float:
     """Share of the true neighbours that were found, for the same rows.
 
     A neighbour found counts where it is as similar as the last true one, whichever of equals it is.
@@ -139,7 +139,9 @@ def recall(found: Neighbours, exact: Neighbours, tolerance: float = 1e-6) -> flo
     true = exact.indices >= 0
     most = np.finfo(np.float64).max
     last = np.where(true, exact.similarities, most).min(axis=1, initial=most, keepdims=True)
-    hits = (found.indices >= 0) & (found.similarities >= last - tolerance * np.abs(last))
+    hits = (approximate.indices >= 0) & (
+        approximate.similarities >= last - tolerance * np.abs(last)
+    )
     wanted = true.sum(axis=1)
     got = np.minimum(hits.sum(axis=1), wanted).sum()
     return float(got / wanted.sum()) if wanted.any() else 1.0
@@ -330,10 +332,10 @@ def search_new(
     Neighbours, shape (m, p)
         Indices are rows of X.
     """
-    asked = _Rows.of(queries)
-    asked.check(X.shape[1])
+    query_rows = _Rows.of(queries)
+    query_rows.check(X.shape[1])
     rows = range(queries.shape[0])
-    return _search(index, _Rows.of(X), asked, rows, p, candidates, new=True)
+    return _search(index, _Rows.of(X), query_rows, rows, p, candidates, new=True)
 
 
 def _search(
@@ -346,9 +348,9 @@ def _search(
     new: bool,
 ) -> Neighbours:
     assert len(documents.indptr) == index.n_documents + 1
-    found = _none_yet(len(rows), p)
+    neighbours = _none_yet(len(rows), p)
     if not p or not len(rows):
-        return found
+        return neighbours
     candidates = CANDIDATES_PER_NEIGHBOUR * p if candidates is None else max(candidates, p)
     exact = index.terms is None
     longest = _longest(queries.indptr[rows.start : rows.stop + 1])
@@ -368,10 +370,10 @@ def _search(
         _frozen(index.weights),
         *queries,
         *documents,
-        found.indices,
-        found.similarities,
+        neighbours.indices,
+        neighbours.similarities,
     )
-    return found
+    return neighbours
 
 
 class _Rows(NamedTuple):
@@ -487,10 +489,10 @@ def _search_dense(
     columns = range(len(X)) if columns is None else columns
     assert columns.step == 1
     assert 0 <= columns.start <= columns.stop <= len(X)
-    found = _none_yet(len(queries), p)
+    neighbours = _none_yet(len(queries), p)
     if not (p and len(queries) and len(columns)):
-        return found
-    found.similarities[:] = -np.inf
+        return neighbours
+    neighbours.similarities[:] = -np.inf
     euclidean = metric == "euclidean"
     view = _Approximation.of(X, columns, euclidean)
     for top in range(0, len(queries), ROW_BLOCK):
@@ -510,11 +512,11 @@ def _search_dense(
                 view.scale,
                 _frozen(queries[block]),
                 _frozen(X[left:right]),
-                found.indices[block],
-                found.similarities[block],
+                neighbours.indices[block],
+                neighbours.similarities[block],
             )
-    found.similarities[found.indices < 0] = 0.0
-    return found
+    neighbours.similarities[neighbours.indices < 0] = 0.0
+    return neighbours
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,7 @@ class LocalSet:
 
 
 @dataclass(frozen=True)
-class Factor:
+class GivenFactor:
     """K = Z Zᵀ with a factor the user brings, such as sentence embeddings.
 
     Parameters
@@ -180,7 +180,7 @@ def is_thin(factor: Any) -> bool:
 
 TileSpec = Rbf | Polynomial | Linear | Cosine | FunctionKernel | Precomputed
 """Kernels whose entries are computed tile by tile."""
-FactorSpec = Local | Heat | Factor
+FactorSpec = Local | Heat | GivenFactor
 """Kernels that are known by a factor."""
 KernelSpec = TileSpec | FactorSpec | LocalSet
 
@@ -296,7 +296,7 @@ def _checked_factor(Z: Any, name: str) -> Any:
 _CHECKED_ROWS = 4096
 
 
-def factor_specs(factors: object) -> tuple[Factor, ...]:
+def factor_specs(factors: object) -> tuple[GivenFactor, ...]:
     """Specs from a mapping of names to factors, one (n, r) array, or a list of them."""
     items: list[tuple[str, Any]]
     if isinstance(factors, Mapping):
@@ -307,7 +307,7 @@ def factor_specs(factors: object) -> tuple[Factor, ...]:
         items = [("factor_0", factors)]
     if not items:
         raise InputError("no factor was given: give a mapping of names to arrays")
-    specs = tuple(Z if isinstance(Z, Factor) else Factor(Z, name) for name, Z in items)
+    specs = tuple(Z if isinstance(Z, GivenFactor) else GivenFactor(Z, name) for name, Z in items)
     check_names(specs)
     rows = {int(spec.factor.shape[0]) for spec in specs}
     if len(rows) > 1:
@@ -341,8 +341,8 @@ def _flatten(kernels: object) -> Iterable[KernelSpec]:
         yield FunctionKernel(kernels, getattr(kernels, "__name__", type(kernels).__name__))
     elif _holds_numbers(kernels):
         raise InputError(
-            f"{_shown_numbers(kernels)} stands where kernels are named: give matrices to fit and "
-            "say 'precomputed' here, or wrap each in Precomputed(matrix, name)"
+            f"kernels must be names, not {_shown_numbers(kernels)}: pass matrices to fit and "
+            "use 'precomputed' here, or wrap each in Precomputed(matrix, name)"
         )
     elif isinstance(kernels, Iterable) and getattr(kernels, "ndim", 1) != 0:
         for item in kernels:

@@ -158,7 +158,7 @@ def resolve(
         sums = sweep(GatherRowSums(kernels), "row sums").all_row_sums()
         for kernel, row_sums in zip(kernels, sums, strict=True):
             if kernel.normalization == "degree":
-                refuse_negative(row_sums, kernel.spec, "row sum")
+                refuse_negative_norms(row_sums, kernel.spec, "row sum")
                 norms[kernel.name] = row_sums
         if any(map(_range_known_last, kernels)):
             stats = sweep(GatherDegreeRanges(kernels, norms), "ranges")
@@ -244,12 +244,12 @@ def _unit_norms(kernels: Kernels, features: Features, tiling: Tiling) -> dict[st
             where = tiling.rows(i)
             block = raw_values(kernel, PairTile(features, where, where))
             diagonal[where] = np.diagonal(block)
-        refuse_negative(diagonal, kernel.spec, "k(x,x)")
+        refuse_negative_norms(diagonal, kernel.spec, "k(x,x)")
         norms[kernel.name] = diagonal
     return norms
 
 
-def refuse_negative(values: Floats, spec: KernelSpec, what: str, first: int = 0) -> None:
+def refuse_negative_norms(values: Floats, spec: KernelSpec, what: str, first: int = 0) -> None:
     """Refuse norms without a root; `first` is the number of the first sample."""
     if not np.isfinite(values).all():
         row = first + int(np.argmin(np.isfinite(values)))

@@ -231,7 +231,7 @@ def encode(values: Floats, precision: Precision, name: str, into: npt.NDArray[An
     np.copyto(into, values, casting="same_kind")
 
 
-def decode(stored: npt.NDArray[Any], code_scale: float | None) -> npt.NDArray[Any]:
+def decode_tile(stored: npt.NDArray[Any], code_scale: float | None) -> npt.NDArray[Any]:
     """A stored tile as numbers: codes of precision compact are widened to float32."""
     if code_scale is None:
         return stored

@@ -24,7 +24,7 @@ MIN_GROUPS = 16
 """Tasks a sweep is cut into at least, so that a few workers finish together."""
 COMPARED_BYTES = 32 * MIB
 """Tiles of all kernels that a task may keep to compare them, whatever else it has room for."""
-STRIP_ENTRIES = 1 << 14
+SUMMED_ENTRIES = 1 << 14
 """Entries of one kernel, or of all together, that are made float64 at once to be summed."""
 SMALLEST_BLOCK, LARGEST_DEFAULT_BLOCK, LARGEST_BLOCK = 64, 1024, 32_768
 
@@ -97,7 +97,7 @@ class Tiling:
         """What a task keeps of the tiles of all kernels to compare them, and two strips of it."""
         edge = min(self.n, self.block)
         rows = ceil_div(edge, self.compared_step(n_kernels, itemsize))
-        return n_kernels * rows * edge * itemsize + 2 * 8 * STRIP_ENTRIES
+        return n_kernels * rows * edge * itemsize + 2 * 8 * SUMMED_ENTRIES
 
 
 def default_block(n: int) -> int:

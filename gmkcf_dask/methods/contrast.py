@@ -27,59 +27,61 @@ from gmkcf_dask.methods.silhouette import kernel_silhouette
 from gmkcf_dask.system.arrays import Floats, Labels
 
 LEAST_CONTRAST = 0.1
-"""Contrast below which clusters are hardly closer than any two samples. See docs/algorithm.md."""
+"""Below it, clusters are barely more similar than random groups. See docs/algorithm.md."""
 
 BLOCKS_OF_A_PRODUCT = 4
 """Z, its product, the same at unit length, and what is summed on the way."""
 
 
-def judge(stack: KernelStack, method: Method, found: Clustering) -> Clustering:
+def add_contrast(stack: KernelStack, method: Method, clustering: Clustering) -> Clustering:
     """The clustering with its contrast, and a warning where that is too low.
 
     One product of the fused kernel with n×(k + 1), of its own: nothing else changes by it.
     With solver="accelerated" a run that stopped on a plateau has not converged.
     """
     k, n = method.n_clusters, stack.n_samples
-    weights = fused_weights(method.name, found.weights)
+    weights = fusion_weights(method.name, clustering.weights)
     # those of rmkkm can be too small for products; the contrast does not depend on their size
     weights = weights if isinstance(method, FactorizationMethod) else weights / weights.max()
     kernel = stack.fuse(weights, keep=False)
     diagonal = kernel.diagonal()
     scale = unit_scale(diagonal)
     share = 2.0 ** -np.ceil(np.log2(n))  # about 1/n, so that no sum overflows, and exact
-    Z = np.hstack([scale[:, None] * member_matrix(found.labels, k), np.full((n, 1), share)])
+    Z = np.hstack([scale[:, None] * member_matrix(clustering.labels, k), np.full((n, 1), share)])
     try:
         with one_blas_thread():
             KZ = kernel.matmul(Z)
     finally:
         kernel.release()
     similar, row_sums = scale[:, None] * KZ[:, :k], KZ[:, k] / share
-    value = contrast(similar, scale**2 * diagonal, found.labels, stack.error_floor)
-    found = replace(found, contrast=value)
+    value = contrast(similar, scale**2 * diagonal, clustering.labels, stack.error_floor)
+    clustering = replace(clustering, contrast=value)
     if value is None or value >= LEAST_CONTRAST:
-        return found
+        return clustering
     if isinstance(method, FactorizationMethod):
-        found = _converged_or_not(method, found, kernel.trace, row_sums, stack.error_floor)
-    warnings.warn(weak_clusters(method.name, found), WeakClustersWarning, stacklevel=3)
-    return found
+        clustering = _converged_or_not(
+            method, clustering, kernel.trace, row_sums, stack.error_floor
+        )
+    warnings.warn(weak_clusters(method.name, clustering), WeakClustersWarning, stacklevel=3)
+    return clustering
 
 
 def _converged_or_not(
     method: FactorizationMethod,
-    found: Clustering,
+    clustering: Clustering,
     trace: float,
     row_sums: Floats,
     error_floor: float,
 ) -> Clustering:
     """Whether it stopped where a single concept is as good: a plateau is no convergence."""
     one = one_concept_objective(trace, row_sums)
-    slack = max(method.tol * found.objective, error_floor * trace)
-    if method.solver == "accelerated" and one - found.objective <= slack:
-        best = int(np.argmin([run.objective for run in found.runs]))
-        runs = list(found.runs)
+    slack = max(method.tol * clustering.objective, error_floor * trace)
+    if method.solver == "accelerated" and one - clustering.objective <= slack:
+        best = int(np.argmin([run.objective for run in clustering.runs]))
+        runs = list(clustering.runs)
         runs[best] = replace(runs[best], converged=False)
-        found = replace(found, converged=False, runs=tuple(runs))
-    return found
+        clustering = replace(clustering, converged=False, runs=tuple(runs))
+    return clustering
 
 
 def contrasts(
@@ -162,19 +164,19 @@ def one_concept_objective(trace: float, row_sums: Floats) -> float:
     return trace - float(row_sums @ row_sums) / total if total > 0 else trace
 
 
-def weak_clusters(method: str, found: Clustering) -> str:
+def weak_clusters(method: str, clustering: Clustering) -> str:
     """What a fit with too low a contrast says; empty for others."""
-    if found.contrast is None or found.contrast >= LEAST_CONTRAST:
+    if clustering.contrast is None or clustering.contrast >= LEAST_CONTRAST:
         return ""
-    who = method.upper() + ("" if found.kernel is None else f" on {found.kernel}")
+    who = method.upper() + ("" if clustering.kernel is None else f" on {clustering.kernel}")
     return (
-        f"the clusters of {who} are hardly closer than any two samples (contrast "
-        f"{found.contrast:.2f}, below {LEAST_CONTRAST:g}), so they say little: standardise the "
-        "columns, or try another k, other kernels (local is the default), another start or more "
-        "iterations with a smaller tol"
+        f"the clusters of {who} are barely more similar than random groups (contrast "
+        f"{clustering.contrast:.2f}, below {LEAST_CONTRAST:g}), so they say little: standardise "
+        "the columns, or try another k, other kernels (local is the default), another start or "
+        "more iterations with a smaller tol"
     )
 
 
-def fused_weights(method: str, weights: Floats) -> Floats:
+def fusion_weights(method: str, weights: Floats) -> Floats:
     """What a method multiplies the kernels by when it fuses them, shape (m,)."""
     return weights**2 if method == "gmkcf" else weights

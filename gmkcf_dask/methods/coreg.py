@@ -19,7 +19,13 @@ from typing import ClassVar
 import numpy as np
 
 from gmkcf_dask.compute.blas import one_blas_thread
-from gmkcf_dask.compute.eigen import DIRECT, Eigenpairs, Matrix, fix_signs, leading_eigenpairs
+from gmkcf_dask.compute.eigen import (
+    DIRECT,
+    Eigenpairs,
+    ShiftedKernel,
+    fix_signs,
+    leading_eigenpairs,
+)
 from gmkcf_dask.compute.lockstep import SolverSteps, multiply_by_each, run_in_lockstep
 from gmkcf_dask.compute.operators import FusedKernel, KernelStack
 from gmkcf_dask.events import IterationDone, Listener, ignore
@@ -34,8 +40,8 @@ from gmkcf_dask.methods.base import (
 )
 from gmkcf_dask.methods.checkpointing import NO_CHECKPOINTS, Checkpoints
 from gmkcf_dask.methods.defaults import Assign
-from gmkcf_dask.methods.spectral import embed, laplacian_of, warn_not_converged
-from gmkcf_dask.methods.spherical import unit_rows
+from gmkcf_dask.methods.spectral import embed, laplacian_of, warn_inexact
+from gmkcf_dask.methods.spherical import normalized_rows
 from gmkcf_dask.system.arrays import Floats
 
 
@@ -75,7 +81,7 @@ class Coreg(MultipleKernelMethod):
         self.check_samples(stack.n_samples)
         with one_blas_thread():
             run = consensus(stack, self.n_clusters, self.lam, self.max_iter, listen)
-        m, rows = len(stack.names), unit_rows(run.vectors)
+        m, rows = len(stack.names), normalized_rows(run.vectors)
         return [
             Clustering(
                 labels,
@@ -112,7 +118,7 @@ def consensus(
     matrices, known = zip(*run_in_lockstep(setup, multiply), strict=True)
 
     def solve(
-        matrices: Sequence[Matrix], starts: Sequence[Floats], direct: int, round_: int
+        matrices: Sequence[ShiftedKernel], starts: Sequence[Floats], direct: int, round_: int
     ) -> list[Eigenpairs]:
         runs = [
             leading_eigenpairs(A, k, start, stack.error_floor, direct=direct)
@@ -144,16 +150,20 @@ def consensus(
             break
     for name, view in zip(stack.names, views, strict=True):
         if not view.converged:
-            warn_not_converged(view, f"kernel {name}")
+            warn_inexact(view, f"kernel {name}")
     return Consensus(centre, tuple(history), converged)
 
 
-def _normalized(kernel: FusedKernel, k: int, rounding: float) -> SolverSteps[tuple[Matrix, Floats]]:
+def _normalized(
+    kernel: FusedKernel, k: int, rounding: float
+) -> SolverSteps[tuple[ShiftedKernel, Floats]]:
     """L_v, whose largest eigenvalue is 1, and guesses of its leading eigenvectors."""
     if not kernel.signed_factors:
         return (yield from laplacian_of(kernel, "symmetric"))
-    found = yield from embed(kernel, k, "symmetric", rounding)
-    return Matrix(found.scale, np.zeros(len(found.scale)), kernel.diagonal()), found.vectors
+    embedding = yield from embed(kernel, k, "symmetric", rounding)
+    return ShiftedKernel(
+        embedding.scale, np.zeros(len(embedding.scale)), kernel.diagonal()
+    ), embedding.vectors
 
 
 def _centre(vectors: Sequence[Floats], k: int) -> tuple[Floats, float]:

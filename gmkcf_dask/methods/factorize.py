@@ -269,7 +269,7 @@ def begin(
 ) -> SolverSteps[Iterate]:
     """First products: with a new fused kernel this is its one sweep over all kernels.
 
-    `before` and `pace` are of the kernel before this one: momentum is of U alone and goes on.
+    `before` and `pace` are of the kernel before this one: momentum is of U alone and continues.
     """
     U, V = start
     KU, KV = yield from multiply_both(kernel, U, V)
@@ -326,7 +326,7 @@ def has_risen(J_old: float, J_new: float, trace: float, rounding: float) -> bool
     return J_new - J_old > 100 * rounding * abs(trace)
 
 
-def refuse_negative(J: float, trace: float, *, nonnegative: bool) -> None:
+def refuse_unbounded(J: float, trace: float, *, nonnegative: bool) -> None:
     """With mixed signs and no positive semi-definiteness J has no lower bound: stop, and say so."""
     if not np.isfinite(J):
         raise NumericsError(
@@ -376,7 +376,7 @@ def finish(
         V = updates.with_direction(updates.solve_V(KU, UtKU, run.V), KU, UtKU)
     if polish and updates.is_indefinite(UtKU):
         warnings.warn(
-            "there is no best V, the last iterate has a say in it: the fused kernel is not "
+            "the exact V is not unique and depends on the last iterate: the fused kernel is not "
             "positive semi-definite on the concepts (min-max scaling of wide kernels can do that)",
             NumericsWarning,
             stacklevel=3,

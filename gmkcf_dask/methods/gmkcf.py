@@ -40,7 +40,7 @@ from gmkcf_dask.methods.factorize import (
     factorization_schema,
     finish,
     has_risen,
-    refuse_negative,
+    refuse_unbounded,
     should_stop,
     warn_not_converged,
 )
@@ -110,7 +110,7 @@ def gmkcf(
 
         e = stack.errors(U, V)
         trace = float(w**2 @ stack.traces)
-        refuse_negative(float(w**2 @ e), trace, nonnegative=stack.nonnegative)
+        refuse_unbounded(float(w**2 @ e), trace, nonnegative=stack.nonnegative)
         floored.update(np.array(stack.names)[e < floor])
         e = np.maximum(e, floor)
         J_before = float(w**2 @ e)

@@ -22,7 +22,7 @@ from gmkcf_dask.methods.spectral import (
     embed,
     embedding_by_kernel,
 )
-from gmkcf_dask.methods.spherical import spherical_kmeans, unit_rows
+from gmkcf_dask.methods.spherical import normalized_rows, spherical_kmeans
 from gmkcf_dask.system.arrays import Floats
 
 Start = tuple[Floats, Floats]
@@ -64,19 +64,25 @@ def spectral_start(
     """
     try:
         steps = embed(kernel, k, "symmetric", rounding, listen=listen, must_converge=False)
-        found = yield from steps
+        embedding = yield from steps
     except DegreesError:  # a start needs no cut
         pairs = yield from eigenpairs_of_kernel(kernel, k, rounding, listen=listen)
         return start_by_kernel(embedding_by_kernel(pairs, k))
-    return start_by_kernel(found) if kernel.signed_factors else start_from_vectors(found.vectors)
+    return (
+        start_by_kernel(embedding)
+        if kernel.signed_factors
+        else start_from_vectors(embedding.vectors)
+    )
 
 
-def start_by_kernel(found: Embedding) -> Start:
+def start_by_kernel(embedding: Embedding) -> Start:
     """U0 and V0 from eigenvectors E of K/λ₁, clustered by direction in the coordinates EΛ^½.
 
     Inner products of these coordinates approximate K best.
     """
-    rows = unit_rows(found.vectors * np.sqrt(np.maximum(1.0 - found.eigenvalues, 0.0)))
+    rows = normalized_rows(
+        embedding.vectors * np.sqrt(np.maximum(1.0 - embedding.eigenvalues, 0.0))
+    )
     centres = spherical_kmeans(rows, rows.shape[1], seed=0)
     return start_from_members(rows, place_rows(rows, "spherical", centres)[0])
 
@@ -87,7 +93,7 @@ def start_from_vectors(vectors: Floats) -> Start:
     V0 are the unit rows, turned by the rotation that takes the centres of their clusters nearest to
     the unit vectors, clipped at zero and lifted. Columns of U0 have sum 1: concepts are means.
     """
-    rows = unit_rows(vectors)
+    rows = normalized_rows(vectors)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericsWarning)  # fewer clusters than k are no matter here
         labels = kmeans_labels(rows, rows.shape[1], seed=0)

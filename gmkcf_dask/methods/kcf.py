@@ -26,7 +26,7 @@ from gmkcf_dask.methods.factorize import (
     finish,
     has_risen,
     iterate_schema,
-    refuse_negative,
+    refuse_unbounded,
     should_stop,
     warn_not_converged,
 )
@@ -89,7 +89,7 @@ def kcf(
     for _ in range(len(history), options.max_iter + 1):
         at = yield from iterate(kernel, at, options)
         J_old, J = history[-1], at.objective(kernel.trace)
-        refuse_negative(J, kernel.trace, nonnegative=kernel.nonnegative)
+        refuse_unbounded(J, kernel.trace, nonnegative=kernel.nonnegative)
         J = max(J, rounding * kernel.trace)
         history.append(J)
         context.report(history, options.max_iter, weights, options.tol)

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gmkcf_dask.compute.cross_products import CrossProducts, TrainingFactors
+from gmkcf_dask.compute.cross_products import CrossProducts, ExtensionBasis
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.methods.assign import nearest, place_rows, sureness
 from gmkcf_dask.methods.base import Clustering, Method
@@ -22,7 +22,7 @@ from gmkcf_dask.methods.defaults import Assign
 from gmkcf_dask.methods.factorize import FactorizationMethod
 from gmkcf_dask.methods.kmeans_steps import distances_to
 from gmkcf_dask.methods.spectral import Sc
-from gmkcf_dask.methods.spherical import unit_rows
+from gmkcf_dask.methods.spherical import normalized_rows
 from gmkcf_dask.methods.updates import lacks_rank, solve_V, with_direction
 from gmkcf_dask.system.arrays import Floats, Labels
 
@@ -36,7 +36,7 @@ class NoPredictionError(InputError, AttributeError):
 
 @dataclass(frozen=True)
 class Extension(ABC):
-    """How a method goes on to new samples; small enough to travel in tasks.
+    """How a method extends to new samples; small enough to travel in tasks.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class SpectralExtension(RowExtension):
     """Nyström: y = D_x^-½ k(x,·) D^-½E/λ at unit length, where D_x^-½ drops out."""
 
     def representation(self, seen: CrossProducts) -> Floats:
-        return unit_rows(seen.products)
+        return normalized_rows(seen.products)
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class UnnormalizedExtension(SpectralExtension):
         products, degree = seen.products[:, :-1], seen.products[:, -1:]
         gap = degree - self.eigenvalues
         least = np.maximum(_SMALLEST_SHARE * np.abs(degree), np.finfo(float).tiny)
-        return unit_rows(products / np.where(np.abs(gap) < least, least, gap))
+        return normalized_rows(products / np.where(np.abs(gap) < least, least, gap))
 
 
 def transductive_error(name: str) -> NoPredictionError:
@@ -135,7 +135,7 @@ def transductive_error(name: str) -> NoPredictionError:
     )
 
 
-def extension_of(method: Method, found: Clustering) -> tuple[Extension, TrainingFactors]:
+def extension_of(method: Method, clustering: Clustering) -> tuple[Extension, ExtensionBasis]:
     """How a fitted method places new samples, and what it has to know about the training samples.
 
     Raises
@@ -146,26 +146,26 @@ def extension_of(method: Method, found: Clustering) -> tuple[Extension, Training
     name = method.name
     if name == "coreg":
         raise transductive_error(name)
-    factors = found.factors
+    factors = clustering.factors
     _refuse_missing(method, factors)
     centres = factors.get("centres")
     if isinstance(method, FactorizationMethod):
-        weights = found.weights**2 if name == "gmkcf" else found.weights
+        weights = clustering.weights**2 if name == "gmkcf" else clustering.weights
         extension = ConceptExtension(weights, method.assign, centres, factors["UtKU"])
         if lacks_rank(factors["UtKU"]):
-            return extension, TrainingFactors(factors["U"], factors["diagonal"], factors["V"])
-        return extension, TrainingFactors(factors["U"])
+            return extension, ExtensionBasis(factors["U"], factors["diagonal"], factors["V"])
+        return extension, ExtensionBasis(factors["U"])
     if name in ("kkm", "rmkkm"):
-        return CentreExtension(factors["fused_weights"], factors["norms"]), TrainingFactors(
+        return CentreExtension(factors["fused_weights"], factors["norms"]), ExtensionBasis(
             factors["C"]
         )
     assert isinstance(method, Sc)
-    basis, how = factors["extension"], (found.weights, method.assign, centres)
+    basis, placement = factors["extension"], (clustering.weights, method.assign, centres)
     if method.laplacian == "symmetric":
-        return SpectralExtension(*how), TrainingFactors(basis)
+        return SpectralExtension(*placement), ExtensionBasis(basis)
     # a sample that took no part in the fit has a row of zeros
     with_degree = np.hstack([basis, basis.any(axis=1, keepdims=True).astype(np.float64)])
-    return UnnormalizedExtension(*how, factors["eigenvalues"]), TrainingFactors(with_degree)
+    return UnnormalizedExtension(*placement, factors["eigenvalues"]), ExtensionBasis(with_degree)
 
 
 _NEEDED = {

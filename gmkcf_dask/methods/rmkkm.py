@@ -42,7 +42,7 @@ AT_CENTRE = 1e-10
 rounding is not larger."""
 LARGEST = 1e150
 """Of m^(1/γ): sums of squares of its inverse must still be numbers."""
-RESTARTS = 2
+INNER_RESTARTS = 2
 """Random inner starts per iteration with `restart_inner`, as the authors have it."""
 
 
@@ -57,7 +57,7 @@ class Rmkkm(WeightLearningMethod[np.random.SeedSequence, KMeansRun]):
         Between 0 and 1: small values favour few kernels.
     restart_inner : bool
         Cluster anew in every iteration, best of two random starts: the authors' way, in which the
-        objective may rise and the labels seldom settle. Otherwise every iteration goes on from the
+        objective may rise and the labels seldom settle. Otherwise every iteration starts from the
         last centres.
     n_init : int
         Random restarts; the one of lowest objective is kept.
@@ -109,7 +109,7 @@ class Rmkkm(WeightLearningMethod[np.random.SeedSequence, KMeansRun]):
             rng.bit_generator.state = context.resumed["rng"]
         else:
             w = np.full(m, m ** (-1.0 / self.gamma))
-            n_starts = RESTARTS if self.restart_inner else 1
+            n_starts = INNER_RESTARTS if self.restart_inner else 1
             starts = [sample_centres(rng, n, k) for _ in range(n_starts)]
         converged, fresh = False, labels is None or self.restart_inner
         for _ in range(max(1, len(history)), self.max_iter + 1):
@@ -130,7 +130,7 @@ class Rmkkm(WeightLearningMethod[np.random.SeedSequence, KMeansRun]):
             if converged:
                 break
             fresh = self.restart_inner
-            starts = [sample_centres(rng, n, k) for _ in range(RESTARTS)] if fresh else [C]
+            starts = [sample_centres(rng, n, k) for _ in range(INNER_RESTARTS)] if fresh else [C]
             context.keep(
                 {
                     "w": w,

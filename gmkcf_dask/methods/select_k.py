@@ -18,7 +18,7 @@ Cost, in sweeps over K_w: the eigenvectors (one for the degrees and, up to 1,000
 above, at most 60) and then as many as the *longest* run of all ks and restarts takes alone: one to
 begin with, one or two per iteration, and one at its end. The reference ks have one run each and
 share these sweeps. Last, one sweep over all kernels. That holds for blocks that fit into memory
-together (`GROUP_BYTES`); more run in groups, one after the other. So do ks with kernels of their
+together (`RUNS_BYTES`); more run in groups, one after the other. So do ks with kernels of their
 own.
 """
 
@@ -52,8 +52,8 @@ from gmkcf_dask.methods.kcf import kcf
 from gmkcf_dask.methods.members import NO_CLUSTER, cluster_sizes, member_matrix
 from gmkcf_dask.methods.silhouette import kernel_silhouette, mean_silhouette
 from gmkcf_dask.methods.spectral import embed
-from gmkcf_dask.methods.spherical import STARTS, spherical_kmeans, unit_rows
-from gmkcf_dask.system.arrays import Floats, Labels
+from gmkcf_dask.methods.spherical import STARTS, normalized_rows, spherical_kmeans
+from gmkcf_dask.system.arrays import AnyLabels, Floats, Labels
 from gmkcf_dask.system.html import block, paragraph, table, text
 
 Confidence = Literal["clear", "likely", "unsure"]
@@ -68,7 +68,7 @@ MAX_ITER, TOL = 30, 1e-4
 """Of a run: a guide need not converge."""
 SAMPLE_SIZE = SILHOUETTE_SAMPLES
 """Samples that silhouettes in V are computed on, drawn at random where there are more."""
-GROUP_BYTES = SHARED_BYTES
+RUNS_BYTES = SHARED_BYTES
 """For the blocks of runs that share sweeps, on the driver."""
 _STARTS = 5
 _STARTS_OF_ALL = {"kmeans": KMEANS_STARTS, "spherical": STARTS}
@@ -383,7 +383,7 @@ def _run_trials(
     runs: dict[int, list[tuple[float, Labels, Floats]]] = {k: [] for k in sorted(restarts)}
     n_restarts = max(restarts.values())
     done = 0
-    max_columns = GROUP_BYTES // (8 * RUN_BLOCKS[STAGE] * n * n_restarts)
+    max_columns = RUNS_BYTES // (8 * RUN_BLOCKS[STAGE] * n * n_restarts)
     for group in group_ks(sorted(restarts, reverse=True), max_columns):
         starts = [
             (k, _seed_of(stream), _half_start(spectrum.vectors[:, :k], stream, rule, full=r == 0))
@@ -452,7 +452,7 @@ def _half_start(
     One start of K-means only: real clusters show in every half, and where there are none every
     half is cut in another way.
     """
-    rows = unit_rows(vectors)
+    rows = normalized_rows(vectors)
     n, k = rows.shape
     state = _seed_of(stream)
     half = np.random.default_rng(stream).permutation(n)[: max(k, (n + 1) // 2)]
@@ -480,7 +480,7 @@ def _best_kernel_silhouettes(
     n, m = stack.n_samples, len(stack.names)
     diagonals = [stack.diagonal(i) for i in range(m)]
     best: dict[int, float] = {}
-    for group in group_ks(ks, min(stack.most_columns, GROUP_BYTES // (8 * (m + 1) * n))):
+    for group in group_ks(ks, min(stack.most_columns, RUNS_BYTES // (8 * (m + 1) * n))):
         labels = [trials[k].labels[0] for k in group]
         members = np.hstack([member_matrix(own, k) for k, own in zip(group, labels, strict=True)])
         products = stack.matmul_each(members)
@@ -512,7 +512,7 @@ def eigengaps(eigenvalues: Floats, ks: Sequence[int], behind: int = BEHIND) -> F
     return np.asarray(np.where(fall > 1e-12, gap / np.maximum(fall, 1e-12), 0.0).clip(0.0, 1.0))
 
 
-def stability(labelings: Sequence[Labels]) -> float:
+def stability(labelings: Sequence[AnyLabels]) -> float:
     """Mean adjusted Rand index of all pairs of labelings; 1 where there are no pairs."""
     indices = [float(adjusted_rand_score(a, b)) for a, b in combinations(labelings, 2)]
     return float(np.mean(indices)) if indices else 1.0
@@ -524,7 +524,7 @@ def concept_points(V: Floats, UtKU: Floats) -> Floats:
     return np.asarray(V @ (vectors * np.sqrt(np.maximum(values, 0.0))))
 
 
-def silhouette(distances: Floats, labels: Labels) -> float:
+def silhouette(distances: Floats, labels: AnyLabels) -> float:
     """Mean silhouette of s samples (Rousseeuw 1987) from their distances, shape (s, s).
 
     0 for one that is alone, or without others. Samples without a cluster are left out.
@@ -629,7 +629,7 @@ def recommend(
     if share > DOMINANT:
         why += f"; one cluster has {share:.0%} of the samples and may contain more clusters"
     elif word == "unsure" and silhouette[best] < (NO_SILHOUETTE + CLEAR_SILHOUETTE) / 2:
-        why += "; the clusters are hardly separated, other ks may fit as well"
+        why += "; the clusters are barely separated, other ks may fit as well"
     elif word == "unsure":
         why += "; other ks may fit as well"
     if ks[best] in (max(ks), min(ks)) and ks[best] != 2:

@@ -22,7 +22,13 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from gmkcf_dask.compute.eigen import DIRECT, Eigenpairs, Matrix, fix_signs, leading_eigenpairs
+from gmkcf_dask.compute.eigen import (
+    DIRECT,
+    Eigenpairs,
+    ShiftedKernel,
+    fix_signs,
+    leading_eigenpairs,
+)
 from gmkcf_dask.compute.factored import FusedFactors
 from gmkcf_dask.compute.lockstep import ProductRequest, SolverSteps
 from gmkcf_dask.compute.operators import FusedKernel
@@ -32,7 +38,7 @@ from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.methods.assign import check_assign, cluster_rows
 from gmkcf_dask.methods.base import RunContext, SingleKernelMethod, check_whole
 from gmkcf_dask.methods.defaults import Assign
-from gmkcf_dask.methods.spherical import unit_rows
+from gmkcf_dask.methods.spherical import normalized_rows
 from gmkcf_dask.system.arrays import Floats, Labels
 
 Laplacian = Literal["symmetric", "unnormalized"]
@@ -106,18 +112,18 @@ class Sc(SingleKernelMethod[None, Embedding]):
     def conclude(
         self, run: Embedding, seed: int, listen: Listener
     ) -> tuple[Labels, dict[str, Floats]]:
-        rows = unit_rows(run.vectors)
+        rows = normalized_rows(run.vectors)
         labels, places = cluster_rows(rows, self.n_clusters, seed, self.assign)
-        extension = extension_of(run, self.laplacian)
+        extension = nystrom_basis(run, self.laplacian)
         spectrum = {"eigenvalues": run.eigenvalues, "extension": extension}
         return labels, {"embedding": rows, **places, **spectrum}
 
 
-def extension_of(embedding: Embedding, laplacian: Laplacian) -> Floats:
+def nystrom_basis(embedding: Embedding, laplacian: Laplacian) -> Floats:
     """What a new sample's row of the kernel is multiplied by for its row of eigenvectors.
 
     An eigenvector is its own product with the matrix, divided by its eigenvalue, and that is how it
-    goes on to samples beyond those it was found on. Symmetric: D^-½E/λ with λ of D^-½KD^-½, where
+    extends to samples beyond those it was found on. Symmetric: D^-½E/λ with λ of D^-½KD^-½, where
     D is λ₁I for signed factors; an eigenvector of λ = 0 says nothing about other samples and is
     left out. Unnormalized: E; the rest depends on the sample. Shape (n, k).
     """
@@ -146,12 +152,12 @@ def embed(
     if laplacian == "symmetric" and kernel.signed_factors:
         pairs = yield from eigenpairs_of_kernel(kernel, k, rounding, direct=direct, listen=listen)
         if must_converge and not pairs.converged:
-            warn_not_converged(pairs, kernel.label)
+            warn_inexact(pairs, kernel.label)
         return embedding_by_kernel(pairs, k)
     A, known = yield from laplacian_of(kernel, laplacian)
     pairs = yield from leading_eigenpairs(A, k, known, rounding, direct=direct, listen=listen)
     if must_converge and not pairs.converged:
-        warn_not_converged(pairs, kernel.label)
+        warn_inexact(pairs, kernel.label)
     # the matrix solved for is I − L or −L
     one = 1 if laplacian == "symmetric" else 0
     history = tuple(one * k - total for total in pairs.sums)
@@ -181,7 +187,7 @@ def eigenpairs_of_kernel(
     if not isinstance(factors, FusedFactors) or factors.wide:
         diagonal = kernel.diagonal()
         n = len(diagonal)
-        A, unknown = Matrix(np.ones(n), np.zeros(n), diagonal), np.empty((n, 0))
+        A, unknown = ShiftedKernel(np.ones(n), np.zeros(n), diagonal), np.empty((n, 0))
         steps = leading_eigenpairs(A, k, unknown, rounding, direct=direct, listen=listen)
         return (yield from steps)
     values, vectors = factors.leading_eigenpairs(k)
@@ -197,14 +203,16 @@ class DegreesError(HopelessInputError):
     """Rows of a kernel have sums that are not positive."""
 
 
-def laplacian_of(kernel: FusedKernel, laplacian: Laplacian) -> SolverSteps[tuple[Matrix, Floats]]:
+def laplacian_of(
+    kernel: FusedKernel, laplacian: Laplacian
+) -> SolverSteps[tuple[ShiftedKernel, Floats]]:
     """The matrix whose *leading* eigenvectors are wanted, and the one that is known. One sweep."""
     diagonal = kernel.diagonal()
     n = len(diagonal)
     products = yield ProductRequest(np.ones((n, 1)))
     degrees = products.full[:, 0]
     if laplacian == "unnormalized":
-        return Matrix(np.ones(n), degrees, diagonal), np.ones((n, 1))
+        return ShiftedKernel(np.ones(n), degrees, diagonal), np.ones((n, 1))
     alone = (degrees == 0) & kernel.nonnegative  # a row of zeros: a sample with no neighbours
     wrong = np.flatnonzero((degrees <= 0) & ~alone)
     if len(wrong):
@@ -214,7 +222,7 @@ def laplacian_of(kernel: FusedKernel, laplacian: Laplacian) -> SolverSteps[tuple
             "the kernel to [0, 1]"
         )
     root = np.sqrt(np.where(alone, 1.0, degrees))
-    return Matrix(1.0 / root, np.zeros(n), diagonal), root[:, None]
+    return ShiftedKernel(1.0 / root, np.zeros(n), diagonal), root[:, None]
 
 
 def check_laplacian(value: object) -> None:
@@ -225,7 +233,7 @@ def check_laplacian(value: object) -> None:
         )
 
 
-def warn_not_converged(pairs: Eigenpairs, label: str) -> None:
+def warn_inexact(pairs: Eigenpairs, label: str) -> None:
     """Say that eigenvectors were cut off, and what they are worth."""
     warnings.warn(
         f"eigenvectors of {label} stopped after {len(pairs.sums)} sweeps before their residuals "

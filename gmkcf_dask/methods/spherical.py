@@ -42,7 +42,7 @@ def spherical_kmeans(
     centres : ndarray, shape (k, r)
         Of unit length; zeros where no row has a direction.
     """
-    unit = unit_rows(rows)[has_direction(rows)]
+    unit = normalized_rows(rows)[has_direction(rows)]
     if not len(unit):
         return np.zeros((n_clusters, rows.shape[1]))
 
@@ -109,7 +109,7 @@ def plus_plus(unit: Floats, k: int, rng: np.random.Generator) -> Floats:
     return unit[chosen]
 
 
-def unit_rows(rows: Floats) -> Floats:
+def normalized_rows(rows: Floats) -> Floats:
     """Rows at unit length; a row of zeros stays."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / np.where(lengths > 0, lengths, 1.0))
@@ -122,5 +122,5 @@ def has_direction(rows: Floats) -> npt.NDArray[np.bool_]:
 
 def cosines(rows: Floats, centres: Floats) -> Floats:
     """Of every row with every unit centre, shape (n, k); no row depends on the others."""
-    unit = unit_rows(rows)
+    unit = normalized_rows(rows)
     return np.stack([(unit * centre).sum(axis=1) for centre in centres], axis=1)

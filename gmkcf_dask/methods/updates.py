@@ -151,7 +151,7 @@ def with_direction(V: Floats, KU: Floats, UtKU: Floats) -> Floats:
 
 
 def lacks_rank(UtKU: Floats) -> bool:
-    """Whether the given V has a say in the exact one: concepts coincide, or it is indefinite."""
+    """Whether the exact V depends on the given one: concepts coincide, or it is indefinite."""
     eigenvalues = eigh(_scaled(UtKU), eigvals_only=True)
     return not eigenvalues[0] > _RANK * eigenvalues[-1]
 

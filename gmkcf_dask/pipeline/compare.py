@@ -40,7 +40,7 @@ from gmkcf_dask.methods.base import (
     fused_kernel,
     kernel_weights,
 )
-from gmkcf_dask.methods.contrast import internal_scores, judge
+from gmkcf_dask.methods.contrast import add_contrast, internal_scores
 from gmkcf_dask.methods.defaults import DEFAULT_KERNELS, DEFAULTS, PAPER, PAPER_KERNELS
 from gmkcf_dask.methods.registry import METHODS, make_preset_method
 from gmkcf_dask.methods.together import fit_together, may_share
@@ -53,15 +53,15 @@ from gmkcf_dask.store.request import KernelRequest
 
 PRESETS: dict[str, Mapping[str, Any]] = {"local": DEFAULTS, "paper": PAPER}
 """Parameters of methods."""
-KERNELS = {"local": DEFAULT_KERNELS, "paper": PAPER_KERNELS}
+PRESET_KERNELS = {"local": DEFAULT_KERNELS, "paper": PAPER_KERNELS}
 _CANNOT_RUN = (HopelessError, NumericsError, PlanRefused)
 """What ends one method and not the comparison."""
 
 
-def check_names(what: str, names: object, known: Sequence[str]) -> tuple[str, ...]:
+def chosen_names(what: str, names: object, known: Sequence[str]) -> tuple[str, ...]:
     """Methods or presets, each once, in the known order; all of them for None.
 
-    >>> check_names("methods", ["sc", "kcf"], ["gmkcf", "kcf", "sc"])
+    >>> chosen_names("methods", ["sc", "kcf"], ["gmkcf", "kcf", "sc"])
     ('kcf', 'sc')
     """
     if names is None:
@@ -78,17 +78,17 @@ def check_names(what: str, names: object, known: Sequence[str]) -> tuple[str, ..
 
 def check_methods(names: object) -> tuple[str, ...]:
     """The methods to compare."""
-    return check_names("methods", names, tuple(METHODS))
+    return chosen_names("methods", names, tuple(METHODS))
 
 
 def check_presets(names: object) -> tuple[str, ...]:
     """The presets to compare."""
-    return check_names("presets", names, tuple(PRESETS))
+    return chosen_names("presets", names, tuple(PRESETS))
 
 
 def kernels_of_presets(presets: Sequence[str]) -> str:
     """The kernels to build for them."""
-    return ",".join(KERNELS[preset] for preset in presets)
+    return ",".join(PRESET_KERNELS[preset] for preset in presets)
 
 
 def comparison_job(methods: Sequence[str], presets: Sequence[str], k: int, n: int) -> Job:
@@ -139,13 +139,13 @@ def preset_stacks(stack: KernelStack, presets: Sequence[str]) -> dict[str, Kerne
     if isinstance(stack, CombinedKernels):
         parts = [stack.factored, stack.tiled]
     own = {*(spec.name for spec in LOCAL), *(spec.name for spec in HEAT)}
-    found: dict[str, KernelStack] = {}
+    stacks: dict[str, KernelStack] = {}
     for part in parts:
         if isinstance(part, FactoredKernels) and own.issuperset(part.names):
-            found["local"] = part
+            stacks["local"] = part
         elif part.names == tuple(spec.name for spec in PAPER12):
-            found["paper"] = part
-    wanted = {preset: found[preset] for preset in presets if preset in found}
+            stacks["paper"] = part
+    wanted = {preset: stacks[preset] for preset in presets if preset in stacks}
     if not wanted:
         raise InputError(
             f"there are only the kernels {', '.join(stack.names)}, which are not those of "
@@ -256,7 +256,7 @@ def _together(
         with _quiet():
             found = fit_together(own, list(single.values()), seed, listen)
             return {
-                name: (for_all(judge(own, method, clustering), kept), seconds)
+                name: (for_all(add_contrast(own, method, clustering), kept), seconds)
                 for (name, method), (clustering, seconds) in zip(single.items(), found, strict=True)
             }
     except _CANNOT_RUN:  # one of them, and alone it says so

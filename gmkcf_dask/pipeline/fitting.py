@@ -29,7 +29,7 @@ from gmkcf_dask.methods.base import (
     SingleKernelMethod,
 )
 from gmkcf_dask.methods.checkpointing import NO_CHECKPOINTS, Checkpoints
-from gmkcf_dask.methods.contrast import judge
+from gmkcf_dask.methods.contrast import add_contrast
 from gmkcf_dask.methods.members import NO_CLUSTER
 from gmkcf_dask.pipeline.kernels import stored_kernels
 from gmkcf_dask.pipeline.planning import job_of, store_plan
@@ -45,7 +45,7 @@ from gmkcf_dask.results.cluster_terms import Profile, cluster_terms, read_profil
 from gmkcf_dask.results.insight import About, Samples, explain
 from gmkcf_dask.results.run_folder import holds_run, remove_run, write_run
 from gmkcf_dask.results.schemas import ClusterEntry, RunBytes, RunResult
-from gmkcf_dask.results.serialize import plain
+from gmkcf_dask.results.serialize import jsonable
 from gmkcf_dask.store.files import resolved
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.lock import owning
@@ -74,7 +74,7 @@ def fit(
     else:
         assert isinstance(method, MultipleKernelMethod)
         clusterings = method.fit(stack, seeds, listen, checkpoints)
-    return [for_all(judge(stack, method, clustering), kept) for clustering in clusterings]
+    return [for_all(add_contrast(stack, method, clustering), kept) for clustering in clusterings]
 
 
 def store_identity(store: KernelStore) -> dict[str, Any]:
@@ -255,7 +255,7 @@ def fit_into(
                 plan,
                 resources,
                 clustering,
-                fingerprint=plain(fingerprint),
+                fingerprint=jsonable(fingerprint),
                 clusters=_cluster_entries(options, clustering, profile, samples),
                 n_without_cluster=int((clustering.labels == NO_CLUSTER).sum()),
                 what="documents" if samples.texts else "samples",

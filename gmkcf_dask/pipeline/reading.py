@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from gmkcf_dask.cluster import ClusterConfig, LazyCluster, local_cluster
-from gmkcf_dask.compute.blas import cores
+from gmkcf_dask.compute.blas import own_cores
 from gmkcf_dask.compute.plan import refuse_by_count
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.corpus import TextOptions, read_corpus, refuse_equal_rows, warn_about_zero_rows
@@ -109,7 +109,7 @@ def text_runner(
 
 
 def _reading_workers(config: ClusterConfig) -> int:
-    return (config.workers if config.where in ("", "local") else None) or cores()
+    return (config.workers if config.where in ("", "local") else None) or own_cores()
 
 
 def _text_bytes(path: str) -> int:

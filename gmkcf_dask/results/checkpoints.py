@@ -34,8 +34,8 @@ from gmkcf_dask.results.serialize import (
     DAMAGE,
     check_seal,
     digest,
+    jsonable,
     pack,
-    plain,
     read_arrays,
     seal,
     short_error,
@@ -61,7 +61,7 @@ _GENERATIONS = ("0", "1")
 _OWN_FILES = re.compile(r"[01]\.(npz|json)|\.[01]\.(npz|json)\.[0-9a-f]{32}")
 
 Fingerprint = Mapping[str, Any]
-"""What a checkpoint must have in common with the run that goes on from it, by name."""
+"""What a checkpoint must have in common with the run that resumes from it, by name."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class RunCheckpoints:
     every : int or None
         Iterations between checkpoints; None for as often as it costs little time.
     resumed : Checkpoint or None
-        Where to go on.
+        Where to resume.
     still_ours : callable
         Raises where somebody else has taken the folder over: two would undo each other's work.
     notes : sequence of str
@@ -172,7 +172,7 @@ class RunCheckpoints:
         except DamagedCheckpointError:
             raise  # the other generation may be whole
         except HopelessError:
-            remove_checkpoints(self.folder)  # no other error says that going on is of no use
+            remove_checkpoints(self.folder)  # resuming after any other error can succeed
             raise
         except BaseException:
             self.write()
@@ -204,14 +204,14 @@ def open_checkpoints(
         remove_checkpoints(folder)
     newest = read_checkpoint(folder) if resume else None
     if newest is not None:
-        different = differences(newest.fingerprint, plain(dict(fingerprint)))
-        if different and (earlier is None or newest.fingerprint != plain(dict(earlier))):
+        different = fingerprint_differences(newest.fingerprint, jsonable(dict(fingerprint)))
+        if different and (earlier is None or newest.fingerprint != jsonable(dict(earlier))):
             raise InputError(
                 f"the checkpoint in {folder} is of another run, it differs in "
-                f"{'; '.join(different)}: ask for the same, or start anew in another folder"
+                f"{'; '.join(different)}: use the same, or start again in another folder"
             )
     return RunCheckpoints(
-        folder, plain(dict(fingerprint)), every, newest, still_ours, notes, warned
+        folder, jsonable(dict(fingerprint)), every, newest, still_ours, notes, warned
     )
 
 
@@ -220,7 +220,7 @@ def has_checkpoint(folder: Path) -> bool:
     return bool(_generations(folder))
 
 
-def may_go_on(folder: Path) -> bool:
+def may_resume(folder: Path) -> bool:
     """The same, when something has gone wrong: an object store that is lost may have some."""
     try:
         return has_checkpoint(folder)
@@ -261,7 +261,7 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
     if not whole:
         raise InputError(
             f"no checkpoint in {folder} can be used, they are damaged ({'; '.join(broken)}): "
-            "start anew with --overwrite, or remove the folder"
+            "start again with --overwrite, or remove the folder"
         )
     newest = max(whole, key=lambda one: one.serial)
     if broken:
@@ -273,22 +273,24 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
     return newest
 
 
-def differences(present: Fingerprint, wanted: Fingerprint, what: str = "checkpoint") -> list[str]:
+def fingerprint_differences(
+    present: Fingerprint, wanted: Fingerprint, what: str = "checkpoint"
+) -> list[str]:
     """The fields in which two fingerprints differ, in words.
 
-    >>> differences({"seed": 1, "samples": 9}, {"seed": 2, "samples": 9})
-    ['seed (checkpoint: 1, asked: 2)']
+    >>> fingerprint_differences({"seed": 1, "samples": 9}, {"seed": 2, "samples": 9})
+    ['seed (checkpoint: 1, requested: 2)']
     """
-    present, wanted = {**_UNSAID, **present}, {**_UNSAID, **wanted}
+    present, wanted = {**_IMPLIED, **present}, {**_IMPLIED, **wanted}
     names = [*wanted, *(name for name in present if name not in wanted)]
     return [
-        f"{name} ({what}: {present.get(name)}, asked: {wanted.get(name)})"
+        f"{name} ({what}: {present.get(name)}, requested: {wanted.get(name)})"
         for name in names
         if present.get(name) != wanted.get(name)
     ]
 
 
-_UNSAID = {"assign": "kmeans"}
+_IMPLIED = {"assign": "kmeans"}
 """What fingerprints mean that do not have the word, see `Method.parameters`."""
 
 

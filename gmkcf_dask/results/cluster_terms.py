@@ -15,9 +15,8 @@ from gmkcf_dask.corpus.model import Matrix
 from gmkcf_dask.kernels.features import Features
 from gmkcf_dask.methods.members import NO_CLUSTER, cluster_sizes, member_matrix
 from gmkcf_dask.results.schemas import Term
-from gmkcf_dask.system.arrays import Floats
+from gmkcf_dask.system.arrays import AnyLabels, Floats
 
-Labels = npt.NDArray[np.integer]
 N_TERMS = 10
 ROWS_AT_ONCE = 4096
 MOST_SUMS = 1 << 25
@@ -38,7 +37,7 @@ class Profile:
 
 
 def read_profile(
-    labels: Labels, n_clusters: int, features: Features | None, U: Floats | None = None
+    labels: AnyLabels, n_clusters: int, features: Features | None, U: Floats | None = None
 ) -> Profile | None:
     """Read all features once; None where there are none."""
     if features is None:
@@ -91,7 +90,7 @@ def cluster_terms(
 
 
 def concept_terms(
-    profile: Profile | None, terms: tuple[str, ...] | None, V: Floats | None, labels: Labels
+    profile: Profile | None, terms: tuple[str, ...] | None, V: Floats | None, labels: AnyLabels
 ) -> list[list[Term]]:
     """For every cluster the terms of the concept that has most of it; none without U or terms.
 

@@ -17,7 +17,7 @@ from gmkcf_dask.errors import redacted, redacted_tree
 from gmkcf_dask.events import Listener, StageProgress, ignore
 from gmkcf_dask.kernels.features import Features
 from gmkcf_dask.methods.base import Clustering, Method
-from gmkcf_dask.methods.contrast import fused_weights, weak_clusters
+from gmkcf_dask.methods.contrast import fusion_weights, weak_clusters
 from gmkcf_dask.methods.members import NO_CLUSTER
 from gmkcf_dask.results.cluster_terms import (
     Profile,
@@ -50,7 +50,7 @@ from gmkcf_dask.results.schemas import (
     Restart,
     Term,
 )
-from gmkcf_dask.results.serialize import plain
+from gmkcf_dask.results.serialize import jsonable
 from gmkcf_dask.store.manifest import package_versions
 from gmkcf_dask.system.arrays import Floats
 
@@ -132,7 +132,7 @@ def explain(
     members = membership(rows, clustering.labels, k)
     places = document_map(members)
     report_step(1)
-    coefficients = fused_weights(method.name, clustering.weights / clustering.weights.max())
+    coefficients = fusion_weights(method.name, clustering.weights / clustering.weights.max())
     grouping = group_samples(members, len(stack.names))
     view = view_kernels(stack, coefficients, members, grouping)
     report_step(2)
@@ -182,7 +182,7 @@ def explain(
         bytes={name: int(value) for name, value in about.bytes.items()},
         command=None if about.command is None else redacted(about.command),
         versions=dict(package_versions()),
-        parameters=redacted_tree(plain({**method.parameters(), "seed": clustering.seed})),
+        parameters=redacted_tree(jsonable({**method.parameters(), "seed": clustering.seed})),
         warnings=list(dict.fromkeys(map(redacted, filter(None, notes)))),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         n_without_cluster=int((~members.placed).sum()),

@@ -20,9 +20,9 @@ from gmkcf_dask.system.units import MIB
 
 N_GROUPS = 120
 """Groups the samples are cut into, for a picture of the fused kernel."""
-SUM_BYTES = 16 * MIB
+OVERVIEW_BYTES = 16 * MIB
 """What summing the sums of all kernels may hold at once."""
-NEAR = 0.99
+HIGH_CORRELATION = 0.99
 """Correlation from which two kernels are nearly the same."""
 
 
@@ -45,7 +45,7 @@ class Grouping:
 
 def group_samples(members: Membership, n_kernels: int) -> Grouping:
     """Cut every cluster into groups of about the same size, as many as their sums have room."""
-    room = SUM_BYTES // ((SUMMED_AT_ONCE + 1) * 8 * n_kernels)
+    room = OVERVIEW_BYTES // ((SUMMED_AT_ONCE + 1) * 8 * n_kernels)
     most = max(1, min(N_GROUPS, int(room**0.5)))
     n, of = len(members.labels), np.zeros(len(members.labels), np.int32)
     clusters: list[int] = []
@@ -161,7 +161,7 @@ def near_kernels(correlation: Floats, names: tuple[str, ...]) -> list[tuple[str,
         (names[i], names[j], float(correlation[i, j]))
         for i in range(len(names))
         for j in range(i + 1, len(names))
-        if correlation[i, j] > NEAR
+        if correlation[i, j] > HIGH_CORRELATION
     ]
     return sorted(pairs, key=lambda pair: -pair[2])
 

@@ -9,11 +9,10 @@ import numpy.typing as npt
 
 from gmkcf_dask.compute.operators import KernelStack
 from gmkcf_dask.methods.base import Clustering
-from gmkcf_dask.methods.contrast import fused_weights
+from gmkcf_dask.methods.contrast import fusion_weights
 from gmkcf_dask.methods.members import NO_CLUSTER, cluster_sizes, member_matrix
-from gmkcf_dask.system.arrays import Floats
+from gmkcf_dask.system.arrays import AnyLabels, Floats
 
-Labels = npt.NDArray[np.integer]
 SHOWN = 5
 """Samples named for a cluster: the most central, and as many of the most doubtful."""
 CLEAR = 0.2
@@ -32,7 +31,7 @@ class Membership:
     """1 − d(own centre) / d(nearest other centre), clipped to 0 … 1: 1 at the centre, 0 halfway to
     another one or beyond. Where there is only one cluster, 1. A cluster of one says nothing about
     how clearly its sample belongs to it: 0 there. A sample without a cluster has 0, too."""
-    labels: Labels  # (n,), −1 where a sample has no cluster
+    labels: AnyLabels  # (n,), −1 where a sample has no cluster
 
     @property
     def sizes(self) -> npt.NDArray[np.intp]:
@@ -65,7 +64,7 @@ class Membership:
         return ranked[:SHOWN], ranked[SHOWN:][::-1][:SHOWN]
 
 
-def membership(rows: Floats, labels: Labels, n_clusters: int) -> Membership:
+def membership(rows: Floats, labels: AnyLabels, n_clusters: int) -> Membership:
     """What distances to the centres say, for a representation of shape (n, r)."""
     sizes, placed = cluster_sizes(labels, n_clusters), labels != NO_CLUSTER
     sums = np.zeros((n_clusters, rows.shape[1]))
@@ -102,7 +101,7 @@ def representation(
     if "embedding" in clustering.factors:
         return clustering.factors["embedding"], "the spectral embedding"
     weights = clustering.weights / clustering.weights.max()
-    kernel = stack.fuse(fused_weights(method, weights), keep=False)
+    kernel = stack.fuse(fusion_weights(method, weights), keep=False)
     member = member_matrix(clustering.labels, n_clusters)
     sums = kernel.matmul(member) - member * kernel.diagonal()[:, None]  # not to themselves
     others = member.sum(axis=0) - member

@@ -18,12 +18,12 @@ from scipy.optimize import linear_sum_assignment
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.methods.members import NO_CLUSTER
 
-Labels = Sequence[Any] | npt.NDArray[Any]
+LabelsLike = Sequence[Any] | npt.NDArray[Any]
 Counts = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.intp]
 
 
-def clustering_accuracy(labels_true: Labels, labels_pred: Labels) -> float:
+def clustering_accuracy(labels_true: LabelsLike, labels_pred: LabelsLike) -> float:
     """Return the share of samples that agree under the best one-to-one map of clusters to classes.
 
     >>> clustering_accuracy(["a", "a", "b", "b"], [1, 1, 0, 1])
@@ -34,7 +34,7 @@ def clustering_accuracy(labels_true: Labels, labels_pred: Labels) -> float:
     return float(table[matched].sum() / table.sum())
 
 
-def nmi_max(labels_true: Labels, labels_pred: Labels) -> float:
+def nmi_max(labels_true: LabelsLike, labels_pred: LabelsLike) -> float:
     """Return the mutual information divided by the larger of the two entropies.
 
     Two groupings that both put everything in one group agree fully (1); if only one of them does,
@@ -51,7 +51,7 @@ def nmi_max(labels_true: Labels, labels_pred: Labels) -> float:
     return min(max(score, 0.0), 1.0)  # rounding
 
 
-def purity(labels_true: Labels, labels_pred: Labels) -> float:
+def purity(labels_true: LabelsLike, labels_pred: LabelsLike) -> float:
     """Return the share of samples that belong to the largest class of their cluster.
 
     It can only grow when clusters are split.
@@ -63,7 +63,7 @@ def purity(labels_true: Labels, labels_pred: Labels) -> float:
     return float(table.max(axis=0).sum() / table.sum())
 
 
-def adjusted_rand(labels_true: Labels, labels_pred: Labels) -> float:
+def adjusted_rand(labels_true: LabelsLike, labels_pred: LabelsLike) -> float:
     """Return the agreement on pairs of samples, corrected for chance (Hubert and Arabie, 1985).
 
     At most 1; about 0 for random groupings.
@@ -74,7 +74,9 @@ def adjusted_rand(labels_true: Labels, labels_pred: Labels) -> float:
     return _sklearn_score("adjusted_rand_score", labels_true, labels_pred)
 
 
-def _sklearn_score(name: str, labels_true: Labels, labels_pred: Labels, **options: Any) -> float:
+def _sklearn_score(
+    name: str, labels_true: LabelsLike, labels_pred: LabelsLike, **options: Any
+) -> float:
     from sklearn import metrics  # slow to import
 
     codes = _codes(labels_true, labels_pred)
@@ -83,7 +85,7 @@ def _sklearn_score(name: str, labels_true: Labels, labels_pred: Labels, **option
         return float(getattr(metrics, name)(*codes, **options))
 
 
-def scores(labels_true: Labels, labels_pred: Labels) -> dict[str, float]:
+def scores(labels_true: LabelsLike, labels_pred: LabelsLike) -> dict[str, float]:
     """Return all measures by name.
 
     Parameters
@@ -109,7 +111,7 @@ def scores(labels_true: Labels, labels_pred: Labels) -> dict[str, float]:
     }
 
 
-def coverage(labels_pred: Labels) -> float:
+def coverage(labels_pred: LabelsLike) -> float:
     """Return the share of samples that have a cluster.
 
     >>> coverage([0, 1, -1, 0])
@@ -122,7 +124,7 @@ def coverage(labels_pred: Labels) -> float:
 
 
 def confusion(
-    labels_true: Labels, labels_pred: Labels, n_clusters: int
+    labels_true: LabelsLike, labels_pred: LabelsLike, n_clusters: int
 ) -> tuple[list[str], list[int], Counts]:
     """Return topics, clusters and counts, shape (n_topics, n_clusters), of samples in both.
 
@@ -145,7 +147,7 @@ def confusion(
     return [str(topics[i]) for i in rows], columns, counts[np.ix_(rows, columns)]
 
 
-def _contingency(labels_true: Labels, labels_pred: Labels) -> Counts:
+def _contingency(labels_true: LabelsLike, labels_pred: LabelsLike) -> Counts:
     """Count the samples of class i in cluster j, shape (n_classes, n_clusters)."""
     classes, clusters = _codes(labels_true, labels_pred)
     table = np.zeros((classes.max() + 1, clusters.max() + 1), dtype=np.int64)
@@ -153,7 +155,7 @@ def _contingency(labels_true: Labels, labels_pred: Labels) -> Counts:
     return table
 
 
-def _codes(labels_true: Labels, labels_pred: Labels) -> tuple[Codes, Codes]:
+def _codes(labels_true: LabelsLike, labels_pred: LabelsLike) -> tuple[Codes, Codes]:
     """Numbers from 0 for the distinct values of both labelings."""
     both = []
     for name, labels in (("labels_true", labels_true), ("labels_pred", labels_pred)):

@@ -19,10 +19,15 @@ from msgspec import UNSET
 
 from gmkcf_dask.errors import DamagedModelError, InputError, redacted_tree
 from gmkcf_dask.kernels.specs import is_plain_name
-from gmkcf_dask.results.checkpoints import FOLDER, Fingerprint, differences, has_checkpoint
+from gmkcf_dask.results.checkpoints import (
+    FOLDER,
+    Fingerprint,
+    fingerprint_differences,
+    has_checkpoint,
+)
 from gmkcf_dask.results.csv_cells import cell_text, csv_lines, escaped_cell
 from gmkcf_dask.results.schemas import Insight, RunResult, parse_insight, plain_values, validated
-from gmkcf_dask.results.serialize import plain
+from gmkcf_dask.results.serialize import jsonable
 from gmkcf_dask.store.files import (
     check_writable,
     confined,
@@ -69,11 +74,11 @@ def check_run_folder(
     begun = has_checkpoint(path / FOLDER)
     if begun and not (overwrite or resume):
         raise InputError(
-            f"{path} holds the checkpoint of a run that did not come to its end: go on from it "
-            "with --resume, or start anew with --overwrite"
+            f"{path} holds the checkpoint of an unfinished run: resume it with --resume, or start "
+            "again with --overwrite"
         )
     present = [name for name in OWN_FILES if exists(path / name)]
-    # a run that was allowed to overwrite them is allowed to when it goes on
+    # a run that was allowed to overwrite them may do so again when it resumes
     if present and not (overwrite or (resume and (begun or RESULT in present))):
         raise InputError(
             f"{path} holds another run ({', '.join(present)}): choose another folder or --overwrite"
@@ -90,13 +95,12 @@ def holds_run(path: Path, fingerprint: Fingerprint, *others: Fingerprint) -> boo
     of_run = read_result(path).fingerprint
     if of_run is UNSET:
         raise InputError(
-            f"{path} holds another run, which does not say of what: choose another folder or "
-            "--overwrite"
+            f"{path} holds another run without a fingerprint: choose another folder or --overwrite"
         )
-    different = differences(of_run, redacted_tree(plain(fingerprint)), "run")
-    if different and of_run not in [redacted_tree(plain(other)) for other in others]:
+    different = fingerprint_differences(of_run, redacted_tree(jsonable(fingerprint)), "run")
+    if different and of_run not in [redacted_tree(jsonable(other)) for other in others]:
         raise InputError(
-            f"{path} holds another run, it differs in {'; '.join(different)}: ask for the same, "
+            f"{path} holds another run, which differs in {'; '.join(different)}: use the same, "
             "choose another folder or --overwrite"
         )
     return exists(path / LABELS) and exists(path / FACTORS)

@@ -76,7 +76,7 @@ from gmkcf_dask.store.files import (
 )
 from gmkcf_dask.store.manifest import KernelRecord, package_versions
 
-FORMAT: Final = "gmkcf-model"
+MODEL_FORMAT: Final = "gmkcf-model"
 MODEL = "model.json"
 _OWN_FILE = re.compile(r"(arrays|features|insight|strings)-[0-9a-f]{32}\.(npz|json)")
 _MOST_JSON = 1 << 30
@@ -126,7 +126,9 @@ def save_model(model: Model, path: Path, *, features: bool = True, overwrite: bo
     if features and training.features is not None:
         files["features"] = npz_bytes(_parts_of(features_of(training)), compressed=False)
     names = {what: f"{what}-{digest(content)}{_ENDING[what]}" for what, content in files.items()}
-    file = ModelFile(FORMAT, MODEL_FORMAT_VERSION, dict(model.versions), ModelFiles(**names), {})
+    file = ModelFile(
+        MODEL_FORMAT, MODEL_FORMAT_VERSION, dict(model.versions), ModelFiles(**names), {}
+    )
     body = {**plain_values(file), "content": packed}
     make_folder(path, "the model")
     for what, content in files.items():
@@ -159,7 +161,7 @@ def load_model(path: Path) -> Model:
         raise _damaged(path, f"{MODEL} cannot be read") from error
     if content is None:
         raise InputError(f"there is no saved model at {path}: it has no {MODEL}, check the path")
-    if not isinstance(body, dict) or body.get("format") != FORMAT:
+    if not isinstance(body, dict) or body.get("format") != MODEL_FORMAT:
         raise _damaged(path, f"{MODEL} is not one of ours")
     _refuse_newer(path, body)
     try:
@@ -172,7 +174,7 @@ def load_model(path: Path) -> Model:
 def _refuse_newer(path: Path, body: Mapping[str, Any]) -> None:
     version = body.get("format_version")
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise _damaged(path, "its format version cannot be right")
+        raise _damaged(path, "its format version is invalid")
     if version > MODEL_FORMAT_VERSION:
         versions = body.get("versions")
         by = versions.get("gmkcf-dask") if isinstance(versions, dict) else None
@@ -316,14 +318,14 @@ def _parameters(parameters: EstimatorParameters) -> dict[str, Any]:
     """Parameters of an estimator, as it takes them."""
     for names in (parameters.kernel, parameters.kernels):
         if isinstance(names, list) and not all(map(is_plain_name, names)):
-            raise ValueError("the names of kernels cannot be right")
+            raise ValueError("the names of kernels are invalid")
     values: dict[str, Any] = plain_values(parameters)
     return values
 
 
 def _kernel(entry: ModelKernel) -> ResolvedKernel:
     if not is_plain_name(entry.name):
-        raise ValueError("the name of a kernel cannot be right")
+        raise ValueError("the name of a kernel is invalid")
     spec: Any = missing_kernel(entry.name)
     if entry.kind == "formula":
         spec = parse_kernel(entry.name)
@@ -352,7 +354,7 @@ def refuse_misfits(method: Method, clustering: Clustering, training: Training) -
     }
     wrong = [name for name, is_right in right.items() if not is_right]
     if wrong:
-        raise ValueError(f"{', '.join(wrong)} cannot be right")
+        raise ValueError(f"invalid {', '.join(wrong)}")
 
 
 def _fits(value: Any, shape: tuple[int, ...]) -> bool:
@@ -411,5 +413,5 @@ def _check_place(path: Path, *, overwrite: bool) -> None:
 
 def _damaged(path: Path, why: str) -> DamagedModelError:
     return DamagedModelError(
-        f"the model at {path} is damaged ({why}): copy it again, or save it anew from the fit"
+        f"the model at {path} is damaged ({why}): copy it again, or save it again from the fit"
     )

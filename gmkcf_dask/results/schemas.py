@@ -19,7 +19,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.methods.base import Clustering, RunSummary
 from gmkcf_dask.methods.members import NO_CLUSTER
-from gmkcf_dask.store.manifest import FactorRecord, KernelRecord
+from gmkcf_dask.store.manifest import Count, FactorRecord, KernelRecord
 
 INSIGHT_VERSION = 1
 CHECKPOINT_FORMAT = 1
@@ -32,10 +32,9 @@ _Number = Annotated[float, Meta(ge=-1e100, le=1e100)]
 Number = _Number | None
 """None where a value is not finite; arithmetic with the others cannot overflow."""
 NonNegative = Annotated[float, Meta(ge=0, le=1e100)]
-Count = Annotated[int, Meta(ge=0, le=1 << 40)]
 Label = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
-Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-Seconds = dict[str, NonNegative]
+ByteCount = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+StageSeconds = dict[str, NonNegative]
 
 
 # insight.json
@@ -171,8 +170,8 @@ class Insight(Struct, frozen=True):
     fused: FusedInsight
     scores: dict[str, Number] | None
     confusion: Confusion | None
-    seconds: Seconds
-    bytes: dict[str, Size]
+    seconds: StageSeconds
+    bytes: dict[str, ByteCount]
     command: str | None
     versions: dict[str, Any]
     parameters: dict[str, Any]
@@ -191,11 +190,11 @@ def parse_insight(content: object) -> Insight:
     Raises
     ------
     InputError
-        It has a newer version, or a field is missing or cannot be right.
+        It has a newer version, or a field is missing or invalid.
     """
     version = content.get("version") if isinstance(content, Mapping) else None
     if type(version) is not int:
-        raise InputError(f"the insight does not say its version: {_AGAIN}")
+        raise InputError(f"the insight has no version: {_AGAIN}")
     if version > INSIGHT_VERSION:
         raise InputError(
             f"the insight has version {str(version)[:12]}, this is for version {INSIGHT_VERSION}: "
@@ -207,7 +206,7 @@ def parse_insight(content: object) -> Insight:
     except ValueError as error:
         misfit = str(error)
     if misfit is not None:
-        raise InputError(f"the insight cannot be right in {misfit}: {_AGAIN}")
+        raise InputError(f"the insight is invalid in {misfit}: {_AGAIN}")
     return insight
 
 
@@ -305,7 +304,7 @@ class RunBytes(Struct, frozen=True):
 
 
 class RunResult(Struct, frozen=True, kw_only=True):
-    """One clustering of a store, how it was made, and what it came to."""
+    """One clustering of a store, how it was made, and its result."""
 
     method: str
     parameters: dict[str, Any]
@@ -337,7 +336,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
     what: str = "samples"
     """What people call the samples: documents where they are texts."""
     warnings: list[str] = []
-    seconds: Seconds = {}
+    seconds: StageSeconds = {}
 
 
 # checkpoints
@@ -407,7 +406,7 @@ class ModelContent(Struct, frozen=True):
     named_features: bool
     clustering: Clustering
     training: ModelTraining
-    seconds: Seconds = {}
+    seconds: StageSeconds = {}
 
 
 class ModelStrings(Struct, frozen=True):

@@ -65,7 +65,7 @@ def pack(value: Any, arrays: dict[str, npt.NDArray[Any]]) -> Any:
     return _json_tree(value, put_aside)
 
 
-def plain(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
     """A tree as JSON would give it back; arrays by their shape and digest."""
     return _json_tree(
         value, lambda array: f"{array.shape} {digest(np.ascontiguousarray(array).tobytes())}"

@@ -97,13 +97,13 @@ class Training:
         return replace(self, features=features, factors=factors)
 
     def refuse_damaged(self, *needed: str) -> None:
-        """Refuse to go on where something that is needed is damaged."""
+        """Refuse training data that is damaged."""
         for name in needed:
             if name in self.damaged:
                 raise DamagedStoreError(self.damaged[name])
 
     def refuse_missing(self) -> None:
-        """Refuse to go on where new samples cannot be compared with these."""
+        """Refuse training data that new samples cannot be compared with."""
         self.refuse_damaged("store", "norms")
         for kernel in self.kernels:
             spec = kernel.spec

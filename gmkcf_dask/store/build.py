@@ -27,7 +27,7 @@ from gmkcf_dask.errors import (
     StoreGoneError,
 )
 from gmkcf_dask.events import Listener, StageProgress, ignore
-from gmkcf_dask.kernels.duplicates import Comparison
+from gmkcf_dask.kernels.duplicates import DuplicateCandidates
 from gmkcf_dask.kernels.features import Features, PairTile
 from gmkcf_dask.kernels.tiles import CODE_SCALE
 from gmkcf_dask.kernels.tiling import FACTOR_ROWS, STORED_BYTES, Tiling, default_block
@@ -37,7 +37,7 @@ from gmkcf_dask.store.factors import StoreArrays, factor_bytes, factor_stages, w
 from gmkcf_dask.store.kernel_store import KernelStore, delete_store, is_store
 from gmkcf_dask.store.layout import bad_metadata
 from gmkcf_dask.store.lock import LockInfo, confirm, writing
-from gmkcf_dask.store.manifest import SUMMARY_BYTES, KernelRecord, Manifest, differences
+from gmkcf_dask.store.manifest import SUMMARY_BYTES, KernelRecord, Manifest, manifest_differences
 from gmkcf_dask.store.object_storage import is_remote
 from gmkcf_dask.store.preflight import refuse_blind_workers
 from gmkcf_dask.store.repair import clear_places, repair_damage, rewrite_inputs, rewrite_metadata
@@ -82,7 +82,7 @@ def find_store(path: Path, request: KernelRequest) -> KernelStore | None:
         return None
     store = KernelStore(files.absolute(path), Manifest.read(path))
     wanted = request.as_stored(store.manifest).manifest(request.block or 1)
-    different = differences(store.manifest, wanted, any_block=request.block is None)
+    different = manifest_differences(store.manifest, wanted, any_block=request.block is None)
     if different:
         raise StoreError(
             f"{path} was made for other data or parameters, it differs in "
@@ -345,12 +345,12 @@ class _Build:
         if store.manifest.nearest is None:  # what was compared so far must be what is compared on
             norms = store.norms()
             sample = PairTile.at(features, tiling, min(1, tiling.n_tiles - 1)).corner()
-            planned = Comparison.plan(kernels, sample, norms, request.precision)
+            planned = DuplicateCandidates.plan(kernels, sample, norms, request.precision)
             confirm(store.path, self.lock)
             store = store.with_manifest(nearest=dict(planned.nearest))
         nearest = store.manifest.nearest or {}
-        comparison = Comparison(nearest, CODE_SCALE[request.precision] or 1.0)
-        write = WriteTiles(for_tasks(store), features, kernels, comparison)
+        candidates = DuplicateCandidates(nearest, CODE_SCALE[request.precision] or 1.0)
+        write = WriteTiles(for_tasks(store), features, kernels, candidates)
         m, names = store.manifest, store.names
         done = self._intact_tiles(store, self.listen)
         digests = TileTable(names, tiling.n_tiles, m.digests)

@@ -14,7 +14,7 @@ from gmkcf_dask.system.html import block, paragraph, table, text
 from gmkcf_dask.system.units import human_bytes
 
 
-def describe(path: Path) -> list[str]:
+def describe_store(path: Path) -> list[str]:
     """Samples, kernels, sizes, state, versions and who writes into it. Reads no tile."""
     store = KernelStore(path, Manifest.read(path))
     m = store.manifest
@@ -24,7 +24,7 @@ def describe(path: Path) -> list[str]:
         f"precision  {m.precision}",
         f"tiles      {_tiles(m)}; {_state(m)}",
         f"on disk    {human_bytes(store.stored_bytes())}",
-        f"writer     {holder(path) or 'nobody'}",
+        f"writer     {holder(path) or 'none'}",
         f"store id   {m.store_id}",
         "made with  " + ", ".join(f"{name} {version}" for name, version in m.versions.items()),
         f"kernels    {len(m.kernel_names)}",

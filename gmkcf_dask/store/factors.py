@@ -31,7 +31,7 @@ from gmkcf_dask.kernels import heat, local
 from gmkcf_dask.kernels.factor_cross import Arrays
 from gmkcf_dask.kernels.factored import (
     FEATURES,
-    NEIGHBOURS,
+    NEIGHBOUR_ARRAYS,
     ArrayShape,
     FactorKind,
     FactorView,
@@ -540,8 +540,8 @@ def local_stages(
     p = shapes["neighbours"].shape[1]
     index = Shared(partial(_searcher, features, options))
     remark = None if options.terms is None else partial(_recall, features, options, arrays)
-    found = _some(shapes, *NEIGHBOURS)
-    yield Stage("neighbours", found, FindNeighbours(index, p), remark=remark)
+    neighbour_arrays = _some(shapes, *NEIGHBOUR_ARRAYS)
+    yield Stage("neighbours", neighbour_arrays, FindNeighbours(index, p), remark=remark)
     index.forget()
     directions = Shared(partial(_directions, options, features, arrays))
     made = _RowsOf("directions", directions)
@@ -570,8 +570,8 @@ class FindNeighbours:
     n_neighbours: int
 
     def __call__(self, rows: slice) -> Blocks:
-        found: Neighbours = self.index.get()(range(rows.start, rows.stop), self.n_neighbours)
-        return {"neighbours": found.indices, "similarities": found.similarities}
+        neighbours: Neighbours = self.index.get()(range(rows.start, rows.stop), self.n_neighbours)
+        return {"neighbours": neighbours.indices, "similarities": neighbours.similarities}
 
 
 def _searcher(features: Features, options: LocalOptions) -> Callable[[range, int], Neighbours]:
@@ -674,7 +674,7 @@ class _Smooth:
 
 
 def _walk(arrays: FactorArrays) -> Any:
-    squared = local.squared_distances(arrays.read("similarities"))
+    squared = local.squared_chords(arrays.read("similarities"))
     return local.lazy_walk(local.affinities(arrays.read("neighbours"), squared))
 
 
@@ -706,7 +706,7 @@ def heat_stages(options: HeatOptions, features: Features, arrays: FactorArrays) 
     standardize = heat.Standardizer(*np.ascontiguousarray(arrays.read("columns").T))
     most = shapes["neighbours"].shape[1]
     index = Shared(partial(_dense_searcher, features, standardize))
-    yield Stage("neighbours", _some(shapes, *NEIGHBOURS), FindNeighbours(index, most))
+    yield Stage("neighbours", _some(shapes, *NEIGHBOUR_ARRAYS), FindNeighbours(index, most))
     index.forget()
     for name, size in heat.sizes(n_neighbours(n), n).items():
         make = partial(_eigenpairs, features, standardize, arrays, size, options.n_vectors)

@@ -271,13 +271,13 @@ class StoredFeatures(StoredArrays):
         indptr = self.read("indptr", slice(where.start, where.stop + 1))
         lengths = np.diff(indptr)
         if indptr[0] < 0 or lengths.min() < 0 or lengths.max() > self.n_features:
-            raise self._damaged("indptr", "holds impossible values")
+            raise self._damaged("indptr", "holds invalid values")
         entries = slice(int(indptr[0]), int(indptr[-1]))
         data, indices = self.read("data", entries), self.read("indices", entries)
         if len(data) != entries.stop - entries.start:
-            raise self._damaged("indptr", "holds impossible values")
+            raise self._damaged("indptr", "holds invalid values")
         if indices.size and not 0 <= indices.min() <= indices.max() < self.n_features:
-            raise self._damaged("indices", "holds impossible values")
+            raise self._damaged("indices", "holds invalid values")
         shape = (where.stop - where.start, self.n_features)
         parts = (self._whole("data", data), indices, indptr - indptr[0])
         return sparse.csr_array(parts, shape=shape)

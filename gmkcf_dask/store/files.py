@@ -337,7 +337,7 @@ def remove_folder(root: Path, *parts: str, first: str = "", last: str = "") -> N
     if left:
         raise StorageRefused(
             f"{len(left)} objects below {path} could not be deleted, such as {min(left)}: see "
-            "whether the credentials allow it, and whether somebody else writes there"
+            "whether the credentials allow it, and whether another process writes there"
         )
     object_storage.delete_objects([path / last] if last in names else [])
 

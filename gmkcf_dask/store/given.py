@@ -16,7 +16,7 @@ from gmkcf_dask.corpus.limits import refuse_bytes
 from gmkcf_dask.corpus.matrices import READERS
 from gmkcf_dask.corpus.read import UNREADABLE
 from gmkcf_dask.errors import GmkcfError, InputError
-from gmkcf_dask.kernels.specs import Factor, factor_specs
+from gmkcf_dask.kernels.specs import GivenFactor, factor_specs
 
 _ZARR_FILES = ("zarr.json", ".zarray")
 _LARGEST_METADATA = 1 << 20
@@ -25,7 +25,7 @@ _COMPRESSORS = {"zstd", "gzip", "zlib", "bz2", "lzma", "blosc", "lz4"}
 """Others may run code that a file names."""
 
 
-def given_factors(factors: object) -> tuple[Factor, ...]:
+def given_factors(factors: object) -> tuple[GivenFactor, ...]:
     """Specs from a mapping of names to factors or their paths, one of them, or a list."""
     if isinstance(factors, Mapping):
         return factor_specs({name: _opened(Z) for name, Z in factors.items()})

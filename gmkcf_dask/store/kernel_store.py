@@ -31,7 +31,7 @@ from gmkcf_dask.errors import (
     InputError,
     StoreError,
 )
-from gmkcf_dask.kernels.duplicates import NEAR
+from gmkcf_dask.kernels.duplicates import NEARLY_EQUAL
 from gmkcf_dask.kernels.factored import PRODUCTS, array_of, parts_of
 from gmkcf_dask.kernels.tiles import CODE_SCALE, STORED_DTYPE
 from gmkcf_dask.kernels.tiling import Tiling
@@ -48,9 +48,9 @@ from gmkcf_dask.store.features import (
     zarr_store,
 )
 from gmkcf_dask.store.manifest import (
-    FORMAT,
     INPUTS,
     MANIFEST,
+    STORE_FORMAT,
     Manifest,
     build_command,
     fix_command,
@@ -60,7 +60,7 @@ from gmkcf_dask.store.manifest import (
 )
 from gmkcf_dask.store.object_storage import is_remote, location, remote_errors, sizes_below
 from gmkcf_dask.store.scratch import ScratchFolder, can_keep_scratch
-from gmkcf_dask.store.tile_reader import TileReader
+from gmkcf_dask.store.tile_reader import StoreTileReader
 from gmkcf_dask.system.arrays import Floats
 
 STRINGS = ("ids", "labels", "terms", "titles", "excerpts")
@@ -192,10 +192,10 @@ class KernelStore:
         return self.manifest.tiling
 
     @property
-    def reader(self) -> TileReader:
+    def reader(self) -> StoreTileReader:
         """A reader of tiles for one run: what it reads first is compared with its digest."""
         m = self.manifest
-        return TileReader(
+        return StoreTileReader(
             str(self.path),
             m.store_id,
             m.names,
@@ -217,7 +217,7 @@ class KernelStore:
         return ScratchFolder.beside(self.path, self.tiling, self.reader.dtype)
 
     def drop_merged(self) -> None:
-        """Remove the arrays of kernels that others stand for: nobody shall read them as empty."""
+        """Remove the arrays of merged kernels, so that they are not read as empty."""
         for kernel, other in enumerate(self.manifest.stored):
             if kernel != other:
                 files.remove_folder(self.path, "kernels", self.names[kernel])
@@ -261,9 +261,9 @@ class KernelStore:
         stands = dict(zip(m.names, m.stored_as or m.names, strict=True))
         for name, other in (m.nearest or {}).items():
             apart = m.differences.get(name, np.inf)
-            if apart <= NEAR:
+            if apart <= NEARLY_EQUAL:
                 sentence = f"{name} equals {other}" + (f" to {apart:.0e}" if apart else "")
-                merged = f", and {stands[name]} stands for it" if stands[name] != name else ""
+                merged = f", and {stands[name]} replaces it" if stands[name] != name else ""
                 sentences.append(sentence + merged)
         return sentences
 
@@ -458,7 +458,7 @@ def delete_store(path: Path, *, ignore_errors: bool = False) -> None:
     files.remove_folder(path, first=MANIFEST, last=UNFINISHED)
 
 
-_OURS = json.dumps({"format": FORMAT}).encode()
+_OURS = json.dumps({"format": STORE_FORMAT}).encode()
 
 
 def _create_objects(path: Path, manifest: Manifest, corpus: Corpus | None) -> Manifest:
@@ -500,7 +500,9 @@ def write_inputs(path: Path, m: Manifest, corpus: Corpus, which: Iterable[str]) 
     return m
 
 
-def _symmetric_block(reader: TileReader, kernel: int, block_info: Any = None) -> npt.NDArray[Any]:
+def _symmetric_block(
+    reader: StoreTileReader, kernel: int, block_info: Any = None
+) -> npt.NDArray[Any]:
     row, col = block_info[None]["chunk-location"]
     i, j = min(row, col), max(row, col)
     n_blocks = reader.tiling.n_blocks

@@ -1,7 +1,7 @@
 """One writer at a time: a lock file beside the store says who writes into it.
 
 Readers never look at it. A lock whose owner is provably dead (see `processes`) is taken over with
-a note. One of an owner that cannot be seen from here stays until somebody takes it over by force:
+a note. One of an owner that cannot be seen from here stays until it is taken over by force:
 whether that writer is gone is for the user to judge.
 """
 
@@ -84,7 +84,7 @@ def lock_path(store: Path) -> Path:
 
 
 def holder(store: Path) -> str | None:
-    """Who writes into a store now, or did when it was killed, in words; None for nobody."""
+    """Who writes into a store now, or did when it was killed, in words; None without a writer."""
     path = lock_path(store)
     if not files.exists(path):
         return None
@@ -108,7 +108,7 @@ def writing(store: Path, *, force: bool = False) -> Iterator[LockInfo]:
     StoreBusyError
         Another writer holds it; says who and since when.
     """
-    with _held(store, force=force, tell=True) as lock:
+    with _held(store, force=force, warn=True) as lock:
         _sweep(store)
         yield lock
 
@@ -130,10 +130,10 @@ def owning(folder: Path) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def _held(place: Path, *, force: bool, tell: bool = False) -> Iterator[LockInfo]:
+def _held(place: Path, *, force: bool, warn: bool = False) -> Iterator[LockInfo]:
     path, lock = lock_path(place), LockInfo.mine()
     taken_from = _acquire(path, lock, place, force=force)
-    if taken_from is not None and tell:
+    if taken_from is not None and warn:
         warnings.warn(
             f"the lock of {place} was taken over from {taken_from}, which has ended",
             StoreWarning,
@@ -144,7 +144,7 @@ def _held(place: Path, *, force: bool, tell: bool = False) -> Iterator[LockInfo]
         with _signals_as_exceptions():
             yield lock
     except BaseException:
-        with suppress(StorageError):  # the lock stays; what ended the work is told
+        with suppress(StorageError):  # the lock stays; the error that ended the work is raised
             _give_back(path, lock, heartbeat)
         raise
     _give_back(path, lock, heartbeat)
@@ -170,11 +170,11 @@ class Heartbeat:
         self._thread.join()
 
 
-def claim(path: Path) -> Heartbeat:
+def claim_folder(path: Path) -> Heartbeat:
     """Say in a new file that this process owns the folder it is in, and that it lives."""
     lock = LockInfo.mine()
     if not files.put_if_absent(path, lock.encode()):
-        raise StoreError(f"{path} is there already: somebody else owns this folder")
+        raise StoreError(f"{path} exists: another process owns this folder")
     return Heartbeat(path, lock)
 
 
@@ -182,7 +182,7 @@ def confirm(store: Path, lock: LockInfo) -> None:
     """Stop a writer whose lock was taken over: two would undo each other's work."""
     if LockInfo.read(lock_path(store)) != lock:
         raise StoreBusyError(
-            f"the lock of {store} was taken over by {holder(store) or 'somebody who is done'}: "
+            f"the lock of {store} was taken over by {holder(store) or 'a process that has ended'}: "
             "this writer stops, what it wrote is kept"
         )
 
@@ -229,7 +229,7 @@ def _tag(path: Path) -> str | None:
 
 
 def _take_over(path: Path, content: bytes, tag: str | None) -> bool:
-    """Put a lock in the place of one that is gone, unless somebody else was faster."""
+    """Put a lock in the place of one that is gone, unless another process was faster."""
     if is_remote(path):
         if tag is not None and object_storage.put_same_object(path, content, tag):
             return True
@@ -257,7 +257,7 @@ def _take_over_claimed(path: Path, content: bytes) -> bool:
             break
         earlier = files.get(claim, _MOST_BYTES)
         if earlier is None or not is_gone(claim):
-            return False  # somebody else takes it over right now
+            return False  # another process takes it over right now
         last = earlier
     # the lock may have been replaced, and its claim removed, before this claim was made
     first = files.get(path, _MOST_BYTES) == lock and is_gone(path)
@@ -286,7 +286,7 @@ def _take_over_locked(path: Path, content: bytes) -> bool | None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return False  # somebody else is taking it over right now
+            return False  # another process is taking it over right now
         except OSError:  # a file system without locks
             return None
         if not _is_file_of(descriptor, path) or not is_gone(path):
@@ -392,7 +392,7 @@ def _signals_as_exceptions() -> Iterator[None]:
         raise SystemExit(128 + number)
 
     signals = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
-    # somebody who handles signals already knows better
+    # signals that are handled already keep their handlers
     ours = [number for number in signals if signal.getsignal(number) is signal.SIG_DFL]
     for number in ours:
         signal.signal(number, leave)

@@ -34,7 +34,7 @@ from gmkcf_dask.kernels.factored import (
 )
 from gmkcf_dask.kernels.specs import (
     NAME,
-    Factor,
+    GivenFactor,
     Normalization,
     Precomputed,
     Scaling,
@@ -46,7 +46,7 @@ from gmkcf_dask.kernels.tiling import FACTOR_ROWS, FEATURE_CHUNK, Precision, Til
 from gmkcf_dask.store.files import exists, get, put_atomic
 from gmkcf_dask.system.units import ceil_div
 
-FORMAT = "gmkcf-kernels"
+STORE_FORMAT = "gmkcf-kernels"
 FORMAT_VERSION = 4
 FACTORED_VERSION = 5
 READABLE_VERSIONS = (3, 4, 5)
@@ -72,7 +72,7 @@ _MAX = sys.float_info.max
 Count = Annotated[int, Meta(ge=0, le=_MOST)]
 Size = Annotated[int, Meta(ge=1, le=_MOST)]
 Finite = Annotated[float, Meta(ge=-_MAX, le=_MAX)]
-Text = Annotated[str, Meta(pattern=r"^[ -~]*\Z")]
+Ascii = Annotated[str, Meta(pattern=r"^[ -~]*\Z")]
 """Printable ASCII: names and versions."""
 Hex = Annotated[str, Meta(pattern=r"^[0-9a-f]*\Z")]
 StoreId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
@@ -203,8 +203,8 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     block_size: Size
     precision: Precision
     kernels: Annotated[tuple[KernelRecord, ...], Meta(max_length=_MOST_KERNELS)]
-    inputs: dict[Text, Text]
-    versions: dict[Text, Text]
+    inputs: dict[Ascii, Ascii]
+    versions: dict[Ascii, Ascii]
     resolved: bool = False
     complete: bool = False
     tiles_done: tuple[Count, ...]
@@ -284,7 +284,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def write(self, store: Path) -> None:
         """Replace the store's manifest by this one."""
         content = {
-            "format": FORMAT,
+            "format": STORE_FORMAT,
             "format_version": FORMAT_VERSION,
             **structs.asdict(self),
             "kernels": [structs.asdict(kernel) for kernel in self.kernels],
@@ -322,7 +322,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             hint = f"; did you mean {inside}?" if exists(inside / MANIFEST) else ""
             raise StoreError(f"{store} is not a kernel store: it has no {MANIFEST}{hint}")
         fields = _parsed(content)
-        if fields.pop("format", None) != FORMAT:
+        if fields.pop("format", None) != STORE_FORMAT:
             if fields and not has_kernels(store):  # of another program
                 raise StoreError(
                     f"{store} is not a kernel store: its {MANIFEST} is not one of ours"
@@ -330,7 +330,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise _damaged(store, "it is not one of ours")
         at_version = fields.pop("format_version", None)
         if type(at_version) is not int or not 0 <= at_version <= _MOST:
-            raise _damaged(store, "its format version cannot be right")
+            raise _damaged(store, "its format version is invalid")
         if at_version not in READABLE_VERSIONS:
             known = " and ".join(map(str, READABLE_VERSIONS))
             raise StoreError(
@@ -351,7 +351,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise _damaged(store, f"{error}"[:200]) from error
         wrong = _inconsistent_fields(manifest)
         if wrong:
-            raise _damaged(store, f"{', '.join(wrong)} cannot be right")
+            raise _damaged(store, f"invalid {', '.join(wrong)}")
         return manifest
 
 
@@ -421,7 +421,7 @@ def fix_command(store: str | Path, part: str) -> str:
 
 def is_own_format(store: Path) -> bool:
     """Whether a folder's manifest is one of ours, of whatever version."""
-    return bool(_parsed(_content(store) or b"").get("format") == FORMAT)
+    return bool(_parsed(_content(store) or b"").get("format") == STORE_FORMAT)
 
 
 def has_kernels(store: Path) -> bool:
@@ -435,7 +435,7 @@ def refuse_without_manifest(store: Path) -> None:
         raise _damaged(store, f"{MANIFEST} is missing")
 
 
-def differences(current: Manifest, wanted: Manifest, *, any_block: bool) -> list[str]:
+def manifest_differences(current: Manifest, wanted: Manifest, *, any_block: bool) -> list[str]:
     """The fields in which a store differs from the one wanted, in words."""
     pairs: list[tuple[str, object, object]] = [
         ("samples", current.n_samples, wanted.n_samples),
@@ -664,7 +664,7 @@ def matrices_digest(specs: Iterable[Precomputed]) -> str:
     return digest.hexdigest()
 
 
-def factors_digest(specs: Iterable[Factor]) -> str:
+def factors_digest(specs: Iterable[GivenFactor]) -> str:
     """Digest of factors the user brings, a row block at a time: they may be larger than memory."""
     digest = hashlib.blake2b(digest_size=16)
     for spec in specs:

@@ -27,7 +27,7 @@ class View:
     """What one process sees of a store."""
 
     host: str
-    found: str | None
+    store_id: str | None
     """The store's own id; None where no store is seen."""
     trouble: str | None
     """Why it cannot be read or, where that was requested, written."""
@@ -125,7 +125,7 @@ def _everywhere(path: str, *, write: bool) -> str:
 
 def _wrong(where: str, view: Any, store_id: str) -> str | None:
     if isinstance(view, TimeoutError):
-        return f"worker {where} does not say whether it sees the store ({view})"
+        return f"worker {where} did not report whether it can access the store ({view})"
     if isinstance(view, OSError):  # it went away meanwhile: whoever runs tasks knows what to do
         return None
     if not isinstance(view, View):  # an error instead of an answer
@@ -136,8 +136,8 @@ def _wrong(where: str, view: Any, store_id: str) -> str | None:
 
 def trouble_with(view: View, store_id: str) -> str | None:
     """What is wrong with what a process sees, as the end of a sentence about it."""
-    if view.found is None:
+    if view.store_id is None:
         return f"does not see the store ({view.trouble})"
-    if view.found != store_id:
+    if view.store_id != store_id:
         return "sees another store there"
     return None if view.trouble is None else f"cannot write to the store ({view.trouble})"

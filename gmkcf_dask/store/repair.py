@@ -17,7 +17,7 @@ from gmkcf_dask.compute.build_tasks import run_batches, sweep_tiles
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.errors import DamagedStoreError, StoreGoneError
 from gmkcf_dask.events import Listener, ignore
-from gmkcf_dask.kernels.duplicates import Comparison
+from gmkcf_dask.kernels.duplicates import DuplicateCandidates
 from gmkcf_dask.kernels.factored import is_given
 from gmkcf_dask.kernels.features import Features, NoFeatures
 from gmkcf_dask.kernels.specs import KernelSpec, parse_kernel
@@ -374,7 +374,7 @@ class _Repairing:
             for_tasks(store),
             self.features,
             resolved_kernels(store, self.specs.values()),
-            Comparison({}, 1.0),
+            DuplicateCandidates({}, 1.0),
             {t: frozenset(names) for t, names in wanted.items()},
         )
         digests = TileTable(m.digests, n_tiles, m.digests)

@@ -19,8 +19,8 @@ from gmkcf_dask.kernels.products import ProductKind, allow_products, possible_pr
 from gmkcf_dask.kernels.specs import (
     NORMALIZATIONS,
     SCALINGS,
-    Factor,
     FunctionKernel,
+    GivenFactor,
     Heat,
     KernelSpec,
     Local,
@@ -175,7 +175,7 @@ class KernelRequest:
         if self.corpus is not None:
             return self.corpus.n_samples
         first = self.specs[0]
-        assert isinstance(first, Precomputed | Factor)
+        assert isinstance(first, Precomputed | GivenFactor)
         return int((first.matrix if isinstance(first, Precomputed) else first.factor).shape[0])
 
     @property
@@ -219,8 +219,8 @@ class KernelRequest:
         return replace(self, products=False) if in_tiles else self
 
     @property
-    def given_factors(self) -> tuple[Factor, ...]:
-        return tuple(spec for spec in self.specs if isinstance(spec, Factor))
+    def given_factors(self) -> tuple[GivenFactor, ...]:
+        return tuple(spec for spec in self.specs if isinstance(spec, GivenFactor))
 
     @property
     def factors(self) -> FactorRequest:
@@ -291,7 +291,7 @@ def factor_kinds(
     specs: Sequence[KernelSpec], products: Mapping[str, ProductKind] | None = None
 ) -> dict[str, FactorKind]:
     """Factored kernels by name, and what kind of factor they have; `products` are those of X."""
-    kinds: dict[type, FactorKind] = {Local: "local", Heat: "heat", Factor: "given"}
+    kinds: dict[type, FactorKind] = {Local: "local", Heat: "heat", GivenFactor: "given"}
     found: dict[str, FactorKind] = {}
     for spec in specs:
         if type(spec) in kinds:

@@ -23,7 +23,7 @@ from gmkcf_dask.errors import DamagedStoreError, ScratchError, StorageError
 from gmkcf_dask.kernels.tiling import Tiling
 from gmkcf_dask.store.chunks import read_plain, write_plain
 from gmkcf_dask.store.files import links_inside, remove_folder, resolved
-from gmkcf_dask.store.lock import Heartbeat, claim, is_gone
+from gmkcf_dask.store.lock import Heartbeat, claim_folder, is_gone
 from gmkcf_dask.store.object_storage import is_remote
 from gmkcf_dask.system.disk_space import full_error
 from gmkcf_dask.system.retry import is_full
@@ -67,7 +67,7 @@ class ScratchFolder:
         except OSError as error:
             if is_full(error):
                 raise
-            # not bad input: a fit that ran until now can go on once the place is back
+            # not bad input: a fit that ran until now can resume once the place is back
             raise ScratchError(
                 f"cannot write scratch space at {self.path}: {error.strerror or error}; make it "
                 "writable and resume, put the store elsewhere, or give more memory"
@@ -103,7 +103,7 @@ class ScratchFolder:
 
     def _open(self) -> None:
         self.path.mkdir(exist_ok=True)
-        self._heartbeat = claim(self.path / OWNER)
+        self._heartbeat = claim_folder(self.path / OWNER)
 
     def _close(self) -> None:
         if self._held:
@@ -136,7 +136,7 @@ def sweep_scratch(store: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """The owner's file goes last: what is broken off here, or stays, is found by the next one."""
+    """The owner's file goes last: what stays here is removed by the next one."""
     for entry in list(os.scandir(folder)):
         if entry.is_dir(follow_symlinks=False):
             remove_folder(folder, entry.name)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gmkcf_dask.errors import DamagedStoreError, StoreGoneError
-from gmkcf_dask.kernels.tiles import decode
+from gmkcf_dask.kernels.tiles import decode_tile
 from gmkcf_dask.kernels.tiling import Tiling, encoded_bytes
 from gmkcf_dask.store.chunks import (
     chunk_path,
@@ -31,7 +31,7 @@ from gmkcf_dask.store.prefetch import Read, window
 
 
 @dataclass(frozen=True)
-class TileReader:
+class StoreTileReader:
     """Reads tiles of a store; small enough to travel inside every task."""
 
     path: str
@@ -123,7 +123,7 @@ class TileReader:
         will_read(self.file(self.names[self.stored[kernel]], t))
 
     @contextmanager
-    def ahead(self, kernels: Iterable[int], tiles: Iterable[int]) -> Iterator[TileReader]:
+    def ahead(self, kernels: Iterable[int], tiles: Iterable[int]) -> Iterator[StoreTileReader]:
         """A reader for one task that reads tiles of these kernels, tile by tile in this order.
 
         From an object store many are fetched at once. What is not read is dropped at the end.
@@ -148,7 +148,7 @@ class TileReader:
 
     def decoded(self, kernel: int, t: int) -> npt.NDArray[Any]:
         """Tile t of a kernel as numbers, float32 or float64."""
-        return decode(self.raw(kernel, t), self.code_scale)
+        return decode_tile(self.raw(kernel, t), self.code_scale)
 
     def _damaged(self, name: str, t: int, what: str) -> DamagedStoreError:
         error = DamagedTileError(

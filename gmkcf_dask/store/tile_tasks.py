@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
-from gmkcf_dask.kernels.duplicates import Comparison, Differences
+from gmkcf_dask.kernels.duplicates import Differences, DuplicateCandidates
 from gmkcf_dask.kernels.features import Features, PairTile
 from gmkcf_dask.kernels.tiles import Norms, ResolvedKernel, stored_tiles
 from gmkcf_dask.store.digests import Summary
@@ -39,7 +39,7 @@ class WriteTiles:
     store: KernelStore
     features: Features
     kernels: tuple[ResolvedKernel, ...]
-    comparison: Comparison
+    candidates: DuplicateCandidates
     wanted: Mapping[int, frozenset[str]] | None = None
     """By tile, the kernels to write; None for all."""
 
@@ -55,7 +55,7 @@ class WriteTiles:
             # one kernel is compressed and written while the next is computed
             with ThreadPoolExecutor(1) as writer:
                 last: Future[None] | None = None
-                for name, stored, smallest in self.comparison.watch(made, written.differences):
+                for name, stored, smallest in self.candidates.watch(made, written.differences):
                     if last is not None:
                         last.result()
                     last = writer.submit(self._keep, t, name, stored, written)

@@ -31,7 +31,7 @@ from gmkcf_dask.store.manifest import (
     fix_command,
 )
 from gmkcf_dask.store.preflight import refuse_blind_workers
-from gmkcf_dask.store.tile_reader import DamagedTileError, TileReader
+from gmkcf_dask.store.tile_reader import DamagedTileError, StoreTileReader
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def find_bad_tiles(
 class CheckTiles:
     """Task: read tiles of every kernel that has tiles; returns the bad ones."""
 
-    reader: TileReader
+    reader: StoreTileReader
 
     def __call__(self, tiles: npt.NDArray[np.int64]) -> list[BadTile]:
         bad, buffer = [], self.reader.buffer()
@@ -166,7 +166,7 @@ class CheckTiles:
 class SummarizeTiles:
     """Task: the summaries of tiles of every kernel that has tiles, by (kernel, tile), as bytes."""
 
-    reader: TileReader
+    reader: StoreTileReader
 
     def __call__(self, tiles: npt.NDArray[np.int64]) -> dict[tuple[str, int], bytes]:
         reader, buffer = self.reader, self.reader.buffer()

@@ -1,0 +1,8 @@
+"""This machine: memory, disks, processes, retries, compiled loops; units and array types.
+
+Names are imported on first use.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

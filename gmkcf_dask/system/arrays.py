@@ -12,3 +12,5 @@ AnyFloats = npt.NDArray[np.floating[Any]]
 """float32 or float64."""
 Labels = npt.NDArray[np.int32]
 """The cluster of every sample."""
+AnyLabels = npt.NDArray[np.integer[Any]]
+"""The same in any integer type."""

@@ -88,7 +88,7 @@ def cache_folder(numba_version: str) -> Path | None:
         root = given if given.is_absolute() else Path.home() / ".cache"
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         root = root.resolve(strict=True)
-        if not all(_nobody_replaces_entries(each) for each in (root, *root.parents)):
+        if not all(_only_owner_replaces_entries(each) for each in (root, *root.parents)):
             return None
         folder = root
         for name in ("gmkcf_dask", f"numba-{numba_version}"):
@@ -102,24 +102,24 @@ def cache_folder(numba_version: str) -> Path | None:
 
 
 def _is_private(folder: Path) -> bool:
-    found = folder.lstat()
+    stat_result = folder.lstat()
     return (
-        stat.S_ISDIR(found.st_mode)
-        and found.st_uid == os.geteuid()
-        and not found.st_mode & _OTHERS_WRITE
+        stat.S_ISDIR(stat_result.st_mode)
+        and stat_result.st_uid == os.geteuid()
+        and not stat_result.st_mode & _OTHERS_WRITE
     )
 
 
-def _nobody_replaces_entries(folder: Path) -> bool:
+def _only_owner_replaces_entries(folder: Path) -> bool:
     """Whether entries of this user there are safe.
 
     The folder belongs to this user or to root, and others cannot write there, or only with a sticky
     bit.
     """
-    found = folder.lstat()
-    if found.st_uid not in (0, os.geteuid()):
+    stat_result = folder.lstat()
+    if stat_result.st_uid not in (0, os.geteuid()):
         return False
-    return not found.st_mode & _OTHERS_WRITE or bool(found.st_mode & stat.S_ISVTX)
+    return not stat_result.st_mode & _OTHERS_WRITE or bool(stat_result.st_mode & stat.S_ISVTX)
 
 
 def _keep(dispatcher: Any, folder: Path) -> None:

@@ -79,7 +79,7 @@ def bar(share: float, width: int = 120) -> str:
     )
 
 
-def sparkline(values: Sequence[float], label: str, width: int = 220, height: int = 36) -> str:
+def line_chart(values: Sequence[float], label: str, width: int = 220, height: int = 36) -> str:
     """A small line of numbers, without axes."""
     most = 200  # points; a line of that width shows no more
     step = max(1, -(-len(values) // most))

@@ -19,7 +19,7 @@ from pathlib import Path
 from gmkcf_dask.errors import DiskFullError, InputError
 from gmkcf_dask.system.processes import Owner, ProcessState
 
-OWNER = "owner.json"
+OWNER_FILE = "owner.json"
 _NAME = re.compile(r"gmkcf-[a-z0-9]+-[A-Za-z0-9_]{8}")
 _MOST_BYTES = 1 << 16
 _EMPTY_AFTER = 3600.0  # seconds; a folder gets its owner at once: an empty one this old has none
@@ -69,7 +69,7 @@ def make_run_folder(purpose: str, within: Path | None = None) -> Path:
             "a folder that can be written"
         ) from error
     try:
-        (folder / OWNER).write_bytes(Owner.mine().encode())
+        (folder / OWNER_FILE).write_bytes(Owner.mine().encode())
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -82,7 +82,7 @@ def remove_run_folder(folder: Path) -> None:
         for entry in list(os.scandir(folder)):
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
-            elif entry.name != OWNER:
+            elif entry.name != OWNER_FILE:
                 Path(entry.path).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -112,7 +112,7 @@ def _is_left(entry: os.DirEntry[str]) -> bool:
         if not any(Path(entry.path).iterdir()):  # killed before it wrote who it was
             return time.time() - status.st_mtime > _EMPTY_AFTER
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-        path = Path(entry.path, OWNER)
+        path = Path(entry.path, OWNER_FILE)
         with open(os.open(path, flags), "rb") as file:  # noqa: PTH123  # pathlib has no such flags
             owner = Owner.decode(file.read(_MOST_BYTES))
     except OSError:

@@ -18,7 +18,7 @@ from measure import Bar, Report
 
 from gmkcf_dask import pipeline
 from gmkcf_dask.cluster import threads
-from gmkcf_dask.compute.blas import cores
+from gmkcf_dask.compute.blas import own_cores
 from gmkcf_dask.store.build import look_up
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.system.units import human_bytes
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> Report:
         blocks = [X[tiling.rows(i)] for i in range(tiling.n_blocks)]
         for _ in range(args.repeats):
             begun = time.perf_counter()
-            on_threads(lambda ij: (blocks[ij[0]] @ blocks[ij[1]].T).toarray(), pairs, cores())
+            on_threads(lambda ij: (blocks[ij[0]] @ blocks[ij[1]].T).toarray(), pairs, own_cores())
             best["scipy Gram"] = min(best["scipy Gram"], time.perf_counter() - begun)
             best["writing"] = min(best["writing"], write_again(store, folder / "copy.zarr"))
             shutil.rmtree(folder / "copy.zarr")
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> Report:
     return Report(
         "build",
         f"n = {args.n:,}, sparse text-like X, twelve kernels, {args.precision}, "
-        f"{human_bytes(on_disk)} on disk, {cores()} threads",
+        f"{human_bytes(on_disk)} on disk, {own_cores()} threads",
         ["", "s", "× (Gram + writing)"],
         rows,
         [Bar("build / (scipy Gram + writing the same bytes)", rows[2][2], 1.6)],
@@ -99,10 +99,10 @@ def write_again(store: KernelStore, path: Path) -> float:
                 fill_value=like.fill_value, compressors=like.compressors,
             )
         )  # fmt: skip
-    step = 2 * cores()
+    step = 2 * own_cores()
     for first in range(0, tiling.n_tiles, step):
         tiles = range(first, min(first + step, tiling.n_tiles))
-        held = [
+        tiles_in_memory = [
             (array, tiling.pair(t), store.reader.raw(i, t))
             for t in tiles
             for i, array in zip(kernels, arrays, strict=True)
@@ -113,6 +113,6 @@ def write_again(store: KernelStore, path: Path) -> float:
             array[tiling.rows(i), tiling.rows(j)] = tile
 
         begun = time.perf_counter()
-        on_threads(write, held, cores())
+        on_threads(write, tiles_in_memory, own_cores())
         spent += time.perf_counter() - begun
     return spent

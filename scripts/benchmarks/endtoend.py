@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> Report:
         (run,) = without_warnings(
             lambda: pipeline.fit_into(fit_options, store, resources, listen=progress, watch=watch)
         )
-        found, result = run.clustering, run.result
+        clustering, result = run.clustering, run.result
         progress.close()
         blocks = sum(resources.runner.client.run(spilled).values())
         on_disk = store.stored_bytes()
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> Report:
     rows = [[stage, seconds, seconds / total] for stage, seconds in watch.seconds.items()]
     rows.append(["total", total, 1.0])
     peaks = result.bytes.worker_peaks
-    measured = scores(text_like(args.n).labels, found.labels)
+    measured = scores(text_like(args.n).labels, clustering.labels)
     return Report(
         "endtoend",
         f"n = {args.n:,}, m = 12, k = {K}, {args.precision}, {human_bytes(on_disk)} on disk, "
@@ -69,7 +69,8 @@ def run(args: argparse.Namespace) -> Report:
             Bar("largest worker peak / planned", max(peaks) / plan.worker_peak_bytes, 1.0),
         ],
         [
-            f"{found.n_iter} iterations, {'converged' if found.converged else 'not converged'}, "
+            f"{clustering.n_iter} iterations, "
+            f"{'converged' if clustering.converged else 'not converged'}, "
             f"K_w in {plan.residency}; peaks {', '.join(f'{p / MIB:.0f}' for p in peaks)} MiB, "
             f"planned {plan.worker_peak_bytes / MIB:.0f}; ACC {measured['ACC']:.3f}"
         ],

@@ -14,7 +14,7 @@ from limits import memory_bandwidth, sgemm_rate
 from measure import Bar, Report, best_seconds, without_warnings
 
 from gmkcf_dask import pipeline
-from gmkcf_dask.compute.blas import cores
+from gmkcf_dask.compute.blas import own_cores
 from gmkcf_dask.compute.plan import make_plan
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import gmkcf
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> Report:
     seconds["ours"] /= iterations
     plan = make_plan(
         n, 5000, m, K, feature_bytes=0, block=stack.block_size, one_process=True,
-        n_workers=1, threads_per_worker=cores(), memory_per_worker=64 << 30,
+        n_workers=1, threads_per_worker=own_cores(), memory_per_worker=64 << 30,
     )  # fmt: skip
     touched = plan.read_per_iteration
     bandwidth = memory_bandwidth()
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> Report:
     ]
     return Report(
         "iteration",
-        f"n = {n:,}, m = {m}, k = {K}, float32 tiles in memory, {cores()} threads",
+        f"n = {n:,}, m = {m}, k = {K}, float32 tiles in memory, {own_cores()} threads",
         ["", "ms", "× literal", "× decent"],
         rows,
         [

@@ -52,8 +52,8 @@ class Servers:
         self._ask(f"_delay?{milliseconds:g}")
 
     def seen(self) -> dict[str, int]:
-        found: dict[str, int] = json.loads(self._ask("_seen"))
-        return found
+        requests: dict[str, int] = json.loads(self._ask("_seen"))
+        return requests
 
     def _ask(self, what: str) -> bytes:
         with urllib.request.urlopen(f"{self.url}/{what}", timeout=60) as answer:

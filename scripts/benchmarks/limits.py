@@ -14,7 +14,7 @@ import zarr
 from measure import best_seconds
 from scipy.linalg import blas
 
-from gmkcf_dask.compute.blas import cores, one_blas_thread
+from gmkcf_dask.compute.blas import one_blas_thread, own_cores
 from gmkcf_dask.store.kernel_store import KernelStore
 
 
@@ -26,7 +26,7 @@ def on_threads(work: Callable[[Any], object], parts: Sequence[Any], n_threads: i
 
 def memory_bandwidth(n_threads: int | None = None, size: int = 1 << 30, repeats: int = 5) -> float:
     """Bytes per second read from memory by so many threads: the better of a sum and a dot."""
-    n_threads = n_threads or cores()
+    n_threads = n_threads or own_cores()
     values = np.ones(size // 4, np.float32)
     parts = np.array_split(values, 16 * n_threads)
     with one_blas_thread():
@@ -42,7 +42,7 @@ def memory_bandwidth(n_threads: int | None = None, size: int = 1 << 30, repeats:
 
 def sgemm_rate(n_threads: int | None = None, n: int = 2048, repeats: int = 3) -> float:
     """Floating-point operations per second of float32 products, one BLAS thread per thread."""
-    n_threads = n_threads or cores()
+    n_threads = n_threads or own_cores()
     rng = np.random.default_rng(0)
     A = rng.random((n, n), dtype=np.float32)
     with one_blas_thread():

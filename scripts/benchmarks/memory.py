@@ -31,10 +31,10 @@ def run(args: argparse.Namespace) -> Report:
     rows, peaks = [], {}
     for n in args.sizes:
         for m in args.kernels:
-            plan, found = measure_one(n, m, args)
-            peaks[n, m] = max(found)
-            rows.append([n, m, plan.residency, plan.worker_peak_bytes / MIB, max(found) / MIB,
-                         max(found) / plan.worker_peak_bytes])  # fmt: skip
+            plan, measured = measure_one(n, m, args)
+            peaks[n, m] = max(measured)
+            rows.append([n, m, plan.residency, plan.worker_peak_bytes / MIB, max(measured) / MIB,
+                         max(measured) / plan.worker_peak_bytes])  # fmt: skip
     growth = [peaks[n, args.kernels[-1]] / peaks[n, args.kernels[0]] for n in args.sizes]
     return Report(
         "memory",

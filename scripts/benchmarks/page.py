@@ -49,7 +49,7 @@ def once(browser, path: Path) -> dict[str, float]:
     begun = time.perf_counter()
     page.goto(path.resolve().as_uri())
     page.wait_for_selector("html[data-ready]", state="attached")
-    found = {"ready": 1e3 * (time.perf_counter() - begun)}
+    times = {"ready": 1e3 * (time.perf_counter() - begun)}
     for name, act in {
         "first search": ("search", "market"),
         "search": ("search", "film week"),
@@ -58,9 +58,9 @@ def once(browser, path: Path) -> dict[str, float]:
     }.items():
         if name == "first sort":
             page.evaluate(WAITED, ["search", ""])
-        found[name] = page.evaluate(WAITED, list(act))
+        times[name] = page.evaluate(WAITED, list(act))
     page.close()
-    return found
+    return times
 
 
 def run(args: argparse.Namespace) -> Report:

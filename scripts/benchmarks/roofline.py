@@ -48,8 +48,8 @@ def run(args: argparse.Namespace) -> Report:
     draw(points, limits, args.picture)
     rows = [
         [what, size / 1e9, seconds, size / seconds / 1e9]
-        for what, found in points.items()
-        for size, seconds in found
+        for what, measured in points.items()
+        for size, seconds in measured
     ]
     return Report(
         "roofline",
@@ -64,14 +64,18 @@ def draw(points: dict, limits: dict[str, float], path: Path) -> None:
     """Both axes in powers of ten; a bandwidth is a line of slope one."""
     figure = Figure(figsize=(8, 4.6), dpi=150, layout="constrained")
     axes = figure.subplots()
-    sizes = [size for found in points.values() for size, _ in found]
+    sizes = [size for measured in points.values() for size, _ in measured]
     x = np.geomspace(min(sizes) / 2, max(sizes) * 2, 2)
     for (name, rate), style in zip(limits.items(), ("-", "--", ":"), strict=True):
         axes.plot(x / 1e9, x / rate, style, color=QUIET, lw=1.2, label=name)
     marks = zip(points.items(), ("o", "s", "D"), ("#c2410c", "#5588a8", "#e39f4d"), strict=True)
-    for (name, found), mark, colour in marks:
+    for (name, measured), mark, colour in marks:
         axes.plot(
-            [size / 1e9 for size, _ in found], [s for _, s in found], mark, color=colour, label=name
+            [size / 1e9 for size, _ in measured],
+            [s for _, s in measured],
+            mark,
+            color=colour,
+            label=name,
         )
     axes.set_xscale("log")
     axes.set_yscale("log")

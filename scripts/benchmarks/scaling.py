@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Report:
     bandwidth = memory_bandwidth()
-    found: list[tuple[int, float, int]] = []
+    measured: list[tuple[int, float, int]] = []
     for n in args.sizes:
         stack = pipeline.dense_kernels(request_of(n, "float32"))
         rng = np.random.default_rng(0)
@@ -36,10 +36,10 @@ def run(args: argparse.Namespace) -> Report:
 
         seconds = best_seconds({"ours": iterate}, args.repeats)["ours"] / ITERATIONS
         tiles = stack._reader.tiling.n_tiles * stack.block_size**2 * 4
-        found.append((n, seconds, (2 * 12 + 2) * tiles))
+        measured.append((n, seconds, (2 * 12 + 2) * tiles))
     rows = []
-    for number, (n, seconds, touched) in enumerate(found):
-        before = found[number - 1] if number else None
+    for number, (n, seconds, touched) in enumerate(measured):
+        before = measured[number - 1] if number else None
         exponent = (
             math.log(seconds / before[1]) / math.log(n / before[0]) if before else float("nan")
         )
@@ -50,5 +50,5 @@ def run(args: argparse.Namespace) -> Report:
         f"m = 12, k = {K}, float32 tiles in memory; memory reads at {bandwidth / 1e9:.1f} GB/s",
         ["n", "ms per iteration", "GB touched", "GB/s", "share of bandwidth", "exponent"],
         rows,
-        [Bar(f"exponent up to n = {found[-1][0]:,}", rows[-1][5], 2.1)],
+        [Bar(f"exponent up to n = {measured[-1][0]:,}", rows[-1][5], 2.1)],
     )

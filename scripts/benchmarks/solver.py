@@ -90,8 +90,8 @@ def _row(path: Path, name: str, args: argparse.Namespace) -> dict[str, Any]:
     start = _start(stack, k)
     runs = {}
     for solver in SOLVERS:
-        for when, how in (("a", {}), ("b", {"tol": LONG_TOL, "max_iter": args.max_iter})):
-            method = Gmkcf(k, init=start, solver=solver, **how)  # type: ignore[arg-type]
+        for when, options in (("a", {}), ("b", {"tol": LONG_TOL, "max_iter": args.max_iter})):
+            method = Gmkcf(k, init=start, solver=solver, **options)  # type: ignore[arg-type]
             runs[solver, when] = _watched(stack, method, corpus.labels, args.seeds)
     best = min(one["J"] for one in runs.values())
     short = [runs[solver, "a"] for solver in SOLVERS]
@@ -129,9 +129,9 @@ def _watched(stack: KernelStack, method: Gmkcf, labels: Any, seeds: int) -> dict
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NumericsWarning)
-        found = method.fit(counted, range(seeds), listen)
-    accuracy = [scores(labels, one.labels)["ACC"] for one in found]
-    return {"trail": trail, "J": found[0].objective, "ACC": float(np.mean(accuracy))}
+        clusterings = method.fit(counted, range(seeds), listen)
+    accuracy = [scores(labels, one.labels)["ACC"] for one in clusterings]
+    return {"trail": trail, "J": clusterings[0].objective, "ACC": float(np.mean(accuracy))}
 
 
 class Counted:

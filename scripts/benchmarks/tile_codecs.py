@@ -234,9 +234,9 @@ def run(args: argparse.Namespace) -> Report:
                 kernels = list(zip(*build_tiles(request, args.block).stacks, strict=True))
             check(kernels[-1][0])
             for spec, tiles in zip(PAPER12, kernels, strict=True):
-                found = [time_reads(tiles[0], args.repeats)]
-                found += [time_tile(tile, args.repeats) for tile in tiles]
-                for name, sums in (item for each in found for item in each.items()):
+                times = [time_reads(tiles[0], args.repeats)]
+                times += [time_tile(tile, args.repeats) for tile in tiles]
+                for name, sums in (item for each in times for item in each.items()):
                     measured.add((precision, name, dataset, group_of(spec.name)), sums)
     sources = {CACHE: page_cache_bandwidth(args.block)} | DISKS
     show(by_set(measured))
@@ -289,8 +289,8 @@ def by_set(measured: Measured) -> Report:
             precision,
             codec.name,
             *(
-                f"{found.ratio:.3f}, {found.decode_speed:.0f}"
-                for found in (measured.total(precision, codec.name, name) for name in sets)
+                f"{total.ratio:.3f}, {total.decode_speed:.0f}"
+                for total in (measured.total(precision, codec.name, name) for name in sets)
             ),
         ]
         for precision in PRECISIONS
@@ -308,10 +308,10 @@ def by_source(measured: Measured, sources: dict[str, float]) -> Report:
     columns |= {f"{SHORT}, {name}": (SHORT, at) for name, at in DISKS.items()}
 
     def cell(precision: str, codec: str, dataset: str, at: float) -> str:
-        found = measured.total(precision, codec, dataset)
+        total = measured.total(precision, codec, dataset)
         default = measured.total(precision, DEFAULT, dataset)
-        overlapped = found.overlapped_sweep(at) / default.overlapped_sweep(at)
-        return f"{found.sweep(at) / default.sweep(at):.2f}, {overlapped:.2f}"
+        overlapped = total.overlapped_sweep(at) / default.overlapped_sweep(at)
+        return f"{total.sweep(at) / default.sweep(at):.2f}, {overlapped:.2f}"
 
     rows = [
         [
@@ -334,19 +334,19 @@ def conclusion(measured: Measured, sources: dict[str, float]) -> Iterator[str]:
         everything = {c.name: measured.total(precision, c.name) for c in CANDIDATES if c.specified}
         beats[precision] = [
             name
-            for name, found in everything.items()
-            if found.stored <= default.stored and found.decode <= CLEARLY * default.decode
+            for name, total in everything.items()
+            if total.stored <= default.stored and total.decode <= CLEARLY * default.decode
         ]
         for name in beats[precision]:
-            found = everything[name]
+            total = everything[name]
             sizes = [_size_against_default(measured, precision, name, d) for d in measured.sets]
             yield (
-                f"{precision}: {name} against {DEFAULT}: size × {found.ratio / default.ratio:.2f} "
+                f"{precision}: {name} against {DEFAULT}: size × {total.ratio / default.ratio:.2f} "
                 f"({min(sizes):.2f} to {max(sizes):.2f} by set, "
                 f"{_size_against_default(measured, precision, name, SHORT):.2f} on {SHORT}), "
-                f"decode time × {found.decode / default.decode:.2f}, read through zarr × "
-                f"{default.read_speed / found.read_speed:.2f}, encode time × "
-                f"{found.encode / default.encode:.2f}."
+                f"decode time × {total.decode / default.decode:.2f}, read through zarr × "
+                f"{default.read_speed / total.read_speed:.2f}, encode time × "
+                f"{total.encode / default.encode:.2f}."
             )
         fastest = []
         for source, at in sources.items():
@@ -373,8 +373,8 @@ def conclusion(measured: Measured, sources: dict[str, float]) -> Iterator[str]:
 
 
 def _size_against_default(measured: Measured, precision: str, codec: str, dataset: str) -> float:
-    found = measured.total(precision, codec, dataset)
-    return found.stored / measured.total(precision, DEFAULT, dataset).stored
+    total = measured.total(precision, codec, dataset)
+    return total.stored / measured.total(precision, DEFAULT, dataset).stored
 
 
 def short_texts(n: int = 1024, n_terms: int = 20_000, n_words: int = 30) -> Corpus:
@@ -402,8 +402,8 @@ def time_tile(tile: npt.NDArray[Any], repeats: int) -> dict[str, Sums]:
         repeats,
         time.thread_time,
     )
-    for name, found in decoded.items():
-        assert np.array_equal(np.frombuffer(found, np.uint8), raw), name
+    for name, content in decoded.items():
+        assert np.array_equal(np.frombuffer(content, np.uint8), raw), name
     return {
         name: Sums(raw.nbytes, len(stored[name]), encode[name], decode[name]) for name in chains
     }

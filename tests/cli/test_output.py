@@ -648,7 +648,7 @@ def test_every_long_command_can_be_watched(corpus_file, tmp_path):
         (("info", store), {"store", "kernels", "n_samples", "complete"}),
         (("score", out), {"scores"}),
         (("verify", store), {"damaged"}),
-        (("repair", store), {"mended", "left"}),
+        (("repair", store), {"repaired", "left"}),
         (("doctor", "--cluster", "threads", "--samples", 10), {"workers"}),
     ):
         ran = gmkcf(*arguments, "--json")

@@ -276,9 +276,9 @@ def test_peak_of_a_building_task_is_planned(tmp_path, rng):
         for spec, record in zip(PAPER12, store.manifest.kernels, strict=True)
     )
     planned = build_task_bytes(block, 16 * X.nnz * block // n)
-    comparison = build_module.Comparison({"rbf_100": "rbf_50", "cosine": "rbf_10"}, 1.0)
+    candidates = build_module.DuplicateCandidates({"rbf_100": "rbf_50", "cosine": "rbf_10"}, 1.0)
     tasks = {
-        "write": lambda: build_module.WriteTiles(store, features, kernels, comparison)(
+        "write": lambda: build_module.WriteTiles(store, features, kernels, candidates)(
             np.array([1])
         ),
         "statistics": lambda: run_here(

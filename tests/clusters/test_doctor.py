@@ -10,7 +10,7 @@ from helpers.places import CONFIGS, certificates, dask_processes, tls_section
 from helpers.sights import blind_to, reads_only
 from msgspec import structs
 
-from gmkcf_dask.cluster.doctor import Examined, examine_cluster, judge, report
+from gmkcf_dask.cluster.doctor import Examined, diagnose, examine_cluster, report_lines
 from gmkcf_dask.compute.worker_checks import installed_versions
 from gmkcf_dask.store.manifest import Manifest
 from gmkcf_dask.system.units import GIB
@@ -151,13 +151,13 @@ def test_every_local_kind_of_file(store):
 
 
 def test_judged_alone():
-    assert judge("a", WELL, 0.1, HERE).problems == ()
+    assert diagnose("a", WELL, 0.1, HERE).problems == ()
     small = Examined("node1", HERE, GIB // 8, 1, {}, 1, "/scratch", 10)
-    patient = judge("a", small, 0.1, HERE)
+    patient = diagnose("a", small, 0.1, HERE)
     assert "memory" in patient.problems[0]
     assert patient.notes[0].startswith("only 10 B free in /scratch, where it spills to")
-    lost = judge("a", ImportError("No module named 'gmkcf_dask'"), None, HERE)
+    lost = diagnose("a", ImportError("No module named 'gmkcf_dask'"), None, HERE)
     assert "install gmkcf-dask there" in lost.problems[0]
-    lines = report([patient, lost], (10, 2))
+    lines = report_lines([patient, lost], (10, 2))
     assert [line for line in lines if not line.startswith(" ")] == ["a", "a"]
     assert sum("WRONG" in line for line in lines) == 2

@@ -151,8 +151,8 @@ def test_the_driver_is_cut_off(tmp_path, cluster):
         cluster.network.plug("driver")
     assert process.returncode == 5, err
     assert time.monotonic() - begin < 60
-    (line,) = [line for line in err.splitlines() if line.startswith("to go on: gmkcf ")]
-    words = shlex.split(line.removeprefix("to go on: gmkcf "))
+    (line,) = [line for line in err.splitlines() if line.startswith("resume with: gmkcf ")]
+    words = shlex.split(line.removeprefix("resume with: gmkcf "))
     again = cluster.command(*words)
     _, err = again.communicate(timeout=90)
     assert again.returncode == 0, err

@@ -123,7 +123,9 @@ def test_a_worker_that_does_not_say(shared, tmp_path):
         resources = of_client(client, stall_timeout=2.0)
         workers[0].send_signal(signal.SIGSTOP)
         asked = (resources.runner, store.path, store.manifest.store_id)
-        with pytest.raises(BlindWorkersError, match="does not say whether it sees the store"):
+        with pytest.raises(
+            BlindWorkersError, match="did not report whether it can access the store"
+        ):
             refuse_blind_workers(*asked, write=False)
         assert not may_keep_scratch(resources.runner, store.path)
         assert len(resources.worker_peaks()) == 1

@@ -198,7 +198,7 @@ def test_a_job_that_is_killed_and_then_cut_by_its_time_goes_on(slurm, problem, t
     os.kill(LockInfo.read(lease).pid, signal.SIGKILL)
     assert slurm.wait(job, *ENDED) == "FAILED"
     assert lease.exists()
-    assert f"to go on: sbatch {out}/job/job.sbatch" in (out / f"job/slurm-{job}.log").read_text()
+    assert f"resume with: sbatch {out}/job/job.sbatch" in (out / f"job/slurm-{job}.log").read_text()
     slurm.requeue(job)
     # Slurm sends this signal, to the script alone, when the time of a job is almost up
     wait_for(lambda: serial_of(out), slurm, job)

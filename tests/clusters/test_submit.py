@@ -26,12 +26,17 @@ from gmkcf_dask.cli import main
 from gmkcf_dask.cluster import threads
 from gmkcf_dask.cluster.jobqueue import described
 from gmkcf_dask.cluster.process_settings import WORKER_ENVIRONMENT
-from gmkcf_dask.cluster.submit.config import from_config
 from gmkcf_dask.cluster.submit.kubernetes import KubernetesJob, manifest
 from gmkcf_dask.cluster.submit.memory import driver_memory
 from gmkcf_dask.cluster.submit.progress import main as progress
-from gmkcf_dask.cluster.submit.slurm import SCHEDULER_BYTES, SlurmJob, mebibytes, slurm_script
-from gmkcf_dask.compute.costs import SCHEDULER_BYTES as IN_PLAN
+from gmkcf_dask.cluster.submit.slurm import (
+    JOB_SCHEDULER_BYTES,
+    SlurmJob,
+    mebibytes,
+    slurm_options,
+    slurm_script,
+)
+from gmkcf_dask.compute.costs import SCHEDULER_BYTES
 from gmkcf_dask.compute.plan import make_plan
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.corpus.model import Corpus
@@ -211,7 +216,7 @@ jobqueue:
     job-extra-directives: ["--qos=long"]
     job-script-prologue: ["module load python"]
 """
-    assert from_config(parse_config(content, Path("x.yaml"))) == {
+    assert slurm_options(parse_config(content, Path("x.yaml"))) == {
         "cpus_per_task": 2,
         "mem_per_cpu": 4 * GIB,
         "ntasks": 9,
@@ -249,12 +254,12 @@ def test_a_file_means_the_same_workers_for_jobs_and_for_one_job(ours, theirs):
     config = jobqueue_file(ours, theirs)
     with dask.config.set(config.settings):
         workers, threads, memory = described(config)
-    found = from_config(config)
+    found = slurm_options(config)
     assert found["ntasks"] - 1 == workers
     assert found["cpus_per_task"] == threads
     assert found["mem_per_cpu"] * threads == memory
     # more threads share what a worker has
-    found = from_config(config, 8)
+    found = slurm_options(config, 8)
     assert (found["cpus_per_task"], found["mem_per_cpu"] * 8) == (8, memory)
 
 
@@ -264,7 +269,7 @@ def test_a_file_means_the_same_workers_for_jobs_and_for_one_job(ours, theirs):
 def test_threads_and_cores_that_contradict_each_other_are_refused(theirs):
     config = jobqueue_file(", threads: 3, memory: 3GiB", theirs)
     with pytest.raises(InputError, match=r"cores is \d, but"):
-        from_config(config)
+        slurm_options(config)
     with dask.config.set(config.settings), pytest.raises(InputError, match=r"cores is \d, but"):
         described(config)
 
@@ -276,7 +281,7 @@ distributed:
   comm: {timeouts: {connect: 1 m}, require-encryption: false}
   nanny: {pre-spawn-environ: {OMP_NUM_THREADS: 2}}
 """
-    found = from_config(jobqueue_file(", storage: 'my stores', stall-timeout: 10m", "", settings))
+    found = slurm_options(jobqueue_file(", storage: 'my stores', stall-timeout: 10m", "", settings))
     asked = {"storage", "stall_timeout", "settings", "environment"}
     script = slurm_script(replace(EXAMPLE, **{name: found[name] for name in asked}))
     lines = script.splitlines()
@@ -308,7 +313,7 @@ distributed:
 )
 def test_what_one_job_cannot_do_is_refused(ours, theirs, key):
     with pytest.raises(InputError, match=f"{key} of the cluster file has no place"):
-        from_config(jobqueue_file(ours, theirs))
+        slurm_options(jobqueue_file(ours, theirs))
 
 
 # the command
@@ -356,7 +361,7 @@ def test_the_command_of_a_document_is_taken(here, document):
         ((*SLURM, "run", "x.npy", "--out", "run"), "Missing option '-k'"),
         ((*SLURM, "run", "y.npy", "-k", 2, "--out", "run"), "there is no y.npy"),
         ((*SLURM, "run", "x.npy", "-k", 2, "--out", "r", "--cluster", "local"), "of its own"),
-        ((*SLURM, "run", "x.npy", "-k", 2, "--out", "r", "--overwrite"), "goes on"),
+        ((*SLURM, "run", "x.npy", "-k", 2, "--out", "r", "--overwrite"), "resumes"),
         ((*SLURM, "run", "x.npy", "-k", 2, "--out", "x.npy"), "is a file"),
         (("submit", "slurm", "run", "x.npy", "-k", 2, "--out", "r"), "--ntasks, --mem-per-cpu"),
         ((*SLURM, "--mem", "4G", "run", "x.npy", "-k", 2, "--out", "r"), "one of --mem-per-cpu"),
@@ -454,7 +459,7 @@ def test_a_job_that_had_to_stop_queues_itself_three_times_without_progress(play,
         assert (code, said) == (0, ["driver: --force", "scontrol: requeue 7"]), out
     code, said, out = play("exit 5", restarts=3)
     assert (code, said) == (5, ["driver: --force"])
-    assert out.splitlines()[-1] == f"to go on: sbatch {tmp_path}/job.sbatch"
+    assert out.splitlines()[-1] == f"resume with: sbatch {tmp_path}/job.sbatch"
     # a job that is handed in anew has three tries again
     (tmp_path / "stalled").write_text("6 3\n")
     assert play("exit 5")[0] == 0
@@ -511,7 +516,7 @@ def test_a_job_that_does_not_queue_again_says_how_to_go_on(play, tmp_path, first
     need_program("openssl", "apt-get install openssl")
     found, said, out = play(first, restarts)
     assert (found, said) == (code, ["driver: --force"])
-    assert out.splitlines()[-1] == f"to go on: sbatch {tmp_path}/job.sbatch"
+    assert out.splitlines()[-1] == f"resume with: sbatch {tmp_path}/job.sbatch"
 
 
 def test_lines_that_run_first_may_use_what_is_not_set_and_set_what_is_used(play, tmp_path):
@@ -570,8 +575,10 @@ def test_a_matrix_tells_the_memory_of_its_driver(tmp_path, name):
     found = driver_memory("run", params)
     size = 0 if name == "sparse.npz" else x.nbytes
     plan = make_plan(*x.shape, 2, 100, feature_bytes=size, memory_per_worker=1 << 50)
-    driver = plan.driver_bytes - IN_PLAN  # which counts a scheduler in the driver's own process
-    assert 0 <= found - SCHEDULER_BYTES - driver < 1 << 20
+    driver = (
+        plan.driver_bytes - SCHEDULER_BYTES
+    )  # which counts a scheduler in the driver's own process
+    assert 0 <= found - JOB_SCHEDULER_BYTES - driver < 1 << 20
     assert driver_memory("run", params | {"input_path": "texts/*.txt"}) is None
     path.write_bytes(path.read_bytes()[:60])
     assert driver_memory("run", params) is None
@@ -590,7 +597,7 @@ def test_factored_kernels_tell_the_memory_of_their_driver(tmp_path, kind):
     ):
         params = {"kernels": "local", "n_clusters": 40, **given}
         found = driver_memory(command, params)
-        assert abs(found - SCHEDULER_BYTES - plan.driver_bytes) < 1 << 20
+        assert abs(found - JOB_SCHEDULER_BYTES - plan.driver_bytes) < 1 << 20
     both = {"input_path": str(path), "kernels": "local,linear", "n_clusters": 40}
     assert driver_memory("run", both) > driver_memory("run", both | {"kernels": "local"})
 

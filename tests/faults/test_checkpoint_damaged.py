@@ -84,9 +84,9 @@ def test_none_is_whole(begun, out):
 @pytest.mark.parametrize(
     ("other", "named"),
     [
-        (("--seed", 4), "seed (checkpoint: 3, asked: 4)"),
-        (("--max-iter", 13), "max_iter (checkpoint: 12, asked: 13)"),
-        (("--method", "rmkkm", "--max-iter", 12), "method (checkpoint: gmkcf, asked: rmkkm)"),
+        (("--seed", 4), "seed (checkpoint: 3, requested: 4)"),
+        (("--max-iter", 13), "max_iter (checkpoint: 12, requested: 13)"),
+        (("--method", "rmkkm", "--max-iter", 12), "method (checkpoint: gmkcf, requested: rmkkm)"),
     ],
 )
 def test_other_parameters_are_refused(begun, out, other, named):

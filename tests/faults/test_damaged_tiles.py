@@ -85,7 +85,14 @@ def test_commands_say_it_with_exit_codes(clean, store, tmp_path):
 def test_info_reads_no_tile(store):
     shutil.rmtree(store / "kernels" / "cosine")
     told = exits(0, "info", store)
-    for words in ("samples    60", "10 of 10 per kernel", "complete", "nobody", "rbf_0.5", "zarr"):
+    for words in (
+        "samples    60",
+        "10 of 10 per kernel",
+        "complete",
+        "writer     none",
+        "rbf_0.5",
+        "zarr",
+    ):
         assert words in told.stdout
 
 

@@ -216,7 +216,7 @@ def mat(tmp_path) -> Path:
 )
 def test_a_child_that_dies_is_a_sentence(code, words, mat, tmp_path, monkeypatch):
     child(monkeypatch, tmp_path, code)
-    monkeypatch.setattr(matrices, "SECONDS", 0.5)
+    monkeypatch.setattr(matrices, "FILE_SECONDS", 0.5)
     sentence = raised(lambda: read_corpus(mat), InputError)
     assert words in sentence
     assert "x.mat" in sentence

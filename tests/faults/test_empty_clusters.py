@@ -13,7 +13,7 @@ from gmkcf_dask import GMKCF, KCF
 from gmkcf_dask.compute.lockstep import ProductRequest, Products, refuse_nonfinite
 from gmkcf_dask.errors import NumericsError, NumericsWarning
 from gmkcf_dask.methods import updates
-from gmkcf_dask.methods.factorize import Factorization, Iterate, finish, refuse_negative
+from gmkcf_dask.methods.factorize import Factorization, Iterate, finish, refuse_unbounded
 
 SIZES = st.sampled_from([0.0, 1e-320, 1e-300, 1e-160, 1e-30, 1.0, 3.0, 1e30, 1e75])
 FACTORS = hnp.arrays(np.float64, (5, 2), elements=SIZES)
@@ -145,4 +145,4 @@ def test_what_is_not_finite_goes_no_further(make):
 
 @pytest.mark.parametrize("J", [np.nan, np.inf, -np.inf])
 def test_an_objective_that_is_not_finite_ends_the_run(J):
-    raised(lambda: refuse_negative(J, 1.0, nonnegative=True), NumericsError)
+    raised(lambda: refuse_unbounded(J, 1.0, nonnegative=True), NumericsError)

@@ -40,8 +40,8 @@ def test_a_signal_ends_in_a_checkpoint(tmp_path, number, code, where):
     os.killpg(process.pid, number)  # as a terminal does: workers hear it too
     _, err = process.communicate(timeout=60)
     assert process.returncode == code, err
-    (command,) = [line for line in err.splitlines() if line.startswith("to go on: gmkcf fit")]
-    words = shlex.split(command.removeprefix("to go on: gmkcf "))
+    (command,) = [line for line in err.splitlines() if line.startswith("resume with: gmkcf fit")]
+    words = shlex.split(command.removeprefix("resume with: gmkcf "))
     assert words[-1] == "--resume"
     assert "Traceback" not in err
     assert not (out / "result.json").exists()

@@ -125,7 +125,7 @@ def test_a_reader_that_crashes_or_hangs_is_a_sentence(tmp_path, monkeypatch):
     child.write_text(
         "import resource; resource.setrlimit(resource.RLIMIT_CPU, (1, 2))\nwhile True: pass"
     )
-    assert f"{parquet.SECONDS} s" in refused(path)
+    assert f"{parquet.BATCH_SECONDS} s" in refused(path)
 
 
 def test_a_reader_ends_with_who_reads(tmp_path, monkeypatch):

@@ -14,7 +14,13 @@ from msgspec import structs
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.system import processes
 from gmkcf_dask.system.processes import Owner, ProcessState
-from gmkcf_dask.system.temporary import OWNER, make_run_folder, run_folder, sweep, temporary_root
+from gmkcf_dask.system.temporary import (
+    OWNER_FILE,
+    make_run_folder,
+    run_folder,
+    sweep,
+    temporary_root,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +53,7 @@ def dead():
 
 
 def own(folder, owner):
-    (folder / OWNER).write_text(owner.encode().decode())
+    (folder / OWNER_FILE).write_text(owner.encode().decode())
 
 
 def test_a_run_folder_is_private_and_removed_at_the_end(tmp_path):
@@ -83,8 +89,8 @@ def test_the_folder_of_a_run_killed_for_real_is_swept(tmp_path):
 def test_what_may_still_be_used_is_kept(tmp_path, dead):
     running, elsewhere, unknown, torn, shared = (make_run_folder("texts") for _ in range(5))
     own(elsewhere, structs.replace(dead, machine="another machine"))
-    (unknown / OWNER).rename(unknown / "file")
-    (torn / OWNER).write_text("{")
+    (unknown / OWNER_FILE).rename(unknown / "file")
+    (torn / OWNER_FILE).write_text("{")
     own(shared, dead)
     shared.chmod(0o755)
     foreign = tmp_path / "gmkcf-things"
@@ -96,13 +102,13 @@ def test_what_may_still_be_used_is_kept(tmp_path, dead):
     own(outside, dead)
     link.symlink_to(outside)
     assert sweep() == []
-    assert (outside / OWNER).exists()
+    assert (outside / OWNER_FILE).exists()
     assert all(f.exists() for f in (running, elsewhere, unknown, torn, shared, foreign, link))
 
 
 def test_an_empty_folder_is_swept_when_it_is_old(tmp_path):
     left = make_run_folder("texts")
-    (left / OWNER).unlink()
+    (left / OWNER_FILE).unlink()
     assert sweep() == []
     os.utime(left, (1, 1))
     assert sweep() == [left]

@@ -63,7 +63,7 @@ def test_a_scheduler_that_is_silent_for_a_moment_ends_no_run(monkeypatch):
     with pytest.raises(UnfitWorker):  # nobody else is there
         runner.exclude(unfit)
     monkeypatch.setattr(Runner, "_workers", lambda self: None)
-    with pytest.warns(ClusterWarning, match="gets no work"):
+    with pytest.warns(ClusterWarning, match="continues on the other workers"):
         runner.exclude(unfit)
     assert runner.excluded == {"a"}
 

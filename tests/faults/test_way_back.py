@@ -298,7 +298,7 @@ def test_what_cannot_be_used_is_said_before_any_work(texts, monkeypatch):
     assert said.code in (0, 4), said.text
     if said.code == 4:
         assert not kept
-        assert "to go on" not in said.text
+        assert "resume with" not in said.text
 
 
 def test_a_command_to_go_on_with_succeeds_once_the_store_is_mended(points):
@@ -307,8 +307,8 @@ def test_a_command_to_go_on_with_succeeds_once_the_store_is_mended(points):
     assert said.code == 4
     good(points.repair())
     for line in said.text.splitlines():
-        if line.startswith("to go on: gmkcf "):
-            good(gmkcf(*line.removeprefix("to go on: gmkcf ").split()))
+        if line.startswith("resume with: gmkcf "):
+            good(gmkcf(*line.removeprefix("resume with: gmkcf ").split()))
             assert outcome(points.out) == points.outcome
 
 

@@ -2,12 +2,12 @@
 
 from gmkcf_dask.cluster.config import parse_document
 from gmkcf_dask.cluster.jobqueue import cluster_class, job_options
-from gmkcf_dask.cluster.plain_yaml import load
+from gmkcf_dask.cluster.plain_yaml import parse_yaml
 
 
 def parse_config(content, path):
     """The cluster that the content of a file describes; `path` is for relative paths."""
-    return parse_document(load(content, path), path)
+    return parse_document(parse_yaml(content, path), path)
 
 
 def job_script(config, process, address):

@@ -139,8 +139,8 @@ def short_fit(folder, iterations=40, *options, block=20, store=None):
 
 def goes_on(err):
     """Run the command that an error ends with, on threads."""
-    (line,) = [line for line in err.splitlines() if line.startswith("to go on: gmkcf ")]
-    words = shlex.split(line.removeprefix("to go on: gmkcf "))
+    (line,) = [line for line in err.splitlines() if line.startswith("resume with: gmkcf ")]
+    words = shlex.split(line.removeprefix("resume with: gmkcf "))
     assert words[-1] == "--resume"
     words[words.index("--cluster") + 1] = "threads"
     for option in ("--workers", "--memory"):

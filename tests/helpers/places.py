@@ -65,7 +65,7 @@ def refused(folder, text, *more, code):
     found, said = run(*command(folder, file, *more, out="no"))
     assert found == code, said
     assert not (folder / "no").exists()
-    (sentence,) = [line for line in said.splitlines() if not line.startswith("to go on: ")]
+    (sentence,) = [line for line in said.splitlines() if not line.startswith("resume with: ")]
     assert sentence.startswith("error: ")
     return sentence
 

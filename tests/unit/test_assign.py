@@ -35,7 +35,7 @@ from gmkcf_dask.methods.kcf import Kcf
 from gmkcf_dask.methods.predict import extension_of
 from gmkcf_dask.methods.registry import make_method
 from gmkcf_dask.methods.spectral import Sc, embed
-from gmkcf_dask.methods.spherical import climb, plus_plus, spherical_kmeans, unit_rows
+from gmkcf_dask.methods.spherical import climb, normalized_rows, plus_plus, spherical_kmeans
 from gmkcf_dask.results.metrics import scores
 from gmkcf_dask.results.saved_model import load_model
 
@@ -86,7 +86,7 @@ def test_the_objective_never_falls(seed, k, duplicates, bad_start):
     rows = rng.normal(size=(40, 4))
     if duplicates:
         rows = rows[rng.integers(0, 5, 40)]
-    unit = unit_rows(rows)
+    unit = normalized_rows(rows)
     # with one and the same centre k times, all but one of them are empty
     start = np.repeat(unit[:1], k, axis=0) if bad_start else plus_plus(unit, k, rng)
     found, centres = climb(unit, start)
@@ -96,7 +96,7 @@ def test_the_objective_never_falls(seed, k, duplicates, bad_start):
 
 
 def test_an_empty_centre_moves_to_the_sample_that_is_served_worst():
-    unit = unit_rows(np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]))
+    unit = normalized_rows(np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]))
     _, centres = climb(unit, np.array([[1.0, 0.0], [1.0, 0.0]]))
     np.testing.assert_allclose(centres[1], [0.0, 1.0], atol=1e-12)
 
@@ -112,7 +112,7 @@ def test_more_iterations_and_starts_are_no_worse(rng):
     rows = rng.normal(size=(200, 5))
 
     def score(**how):
-        return (unit_rows(rows) @ spherical_kmeans(rows, 6, 0, **how).T).max(axis=1).sum()
+        return (normalized_rows(rows) @ spherical_kmeans(rows, 6, 0, **how).T).max(axis=1).sum()
 
     assert score(max_iter=1) <= score(max_iter=20)
     assert score(n_init=1) <= score(n_init=10)
@@ -185,7 +185,10 @@ def test_how_clearly_a_direction_is_the_nearest():
 @given(st.integers(0, 2**16), st.sampled_from(RULES))
 def test_no_row_depends_on_the_others(seed, rule):
     rng = np.random.default_rng(seed)
-    rows, centres = as_rows(rng.normal(size=(30, 5)), rule), unit_rows(rng.normal(size=(4, 5)))
+    rows, centres = (
+        as_rows(rng.normal(size=(30, 5)), rule),
+        normalized_rows(rng.normal(size=(4, 5))),
+    )
     labels, sure = place_rows(rows, rule, centres)
     for i in range(30):
         own, own_sure = place_rows(rows[i : i + 1], rule, centres)
@@ -338,7 +341,7 @@ def test_a_fit_goes_on(X, tmp_path, rule):
     broken = GMKCF(3, **how, checkpoint_dir=tmp_path / "c", checkpoint_every=1)
     with pytest.raises(KeyboardInterrupt):
         clone(broken).set_params(callbacks=[break_off]).fit(X)
-    with pytest.raises(InputError, match=f"assign .checkpoint: {rule}, asked: kmeans"):
+    with pytest.raises(InputError, match=f"assign .checkpoint: {rule}, requested: kmeans"):
         clone(broken).set_params(assign="kmeans").fit(X, resume=True)
     resumed = broken.fit(X, resume=True)
     np.testing.assert_array_equal(resumed.V_, whole.V_)
@@ -464,7 +467,7 @@ def test_factors_without_negative_entries_keep_their_laplacian(rng):
 
 
 def test_samples_of_no_cluster_have_no_say_in_a_start(rng):
-    rows = unit_rows(rng.normal(size=(20, 3)))
+    rows = normalized_rows(rng.normal(size=(20, 3)))
     labels = rng.integers(0, 3, 20).astype(np.int32)
     more = np.vstack([rows, np.zeros((5, 3))]), np.append(labels, np.full(5, -1, np.int32))
     _, V = start_from_members(rows, labels)

@@ -192,9 +192,9 @@ def test_a_finished_fit_is_left_as_it_is(tmp_path, how):
 @pytest.mark.parametrize(
     ("other", "named"),
     [
-        (("--seed", 4), "seed (run: 3, asked: 4)"),
-        (("--max-iter", 5), "max_iter (run: 4, asked: 5)"),
-        (("--method", "sc", "--kernel", "all"), "method (run: gmkcf, asked: sc)"),
+        (("--seed", 4), "seed (run: 3, requested: 4)"),
+        (("--max-iter", 5), "max_iter (run: 4, requested: 5)"),
+        (("--method", "sc", "--kernel", "all"), "method (run: gmkcf, requested: sc)"),
     ],
 )
 def test_another_finished_fit_is_refused(tmp_path, other, named):
@@ -234,7 +234,7 @@ def test_a_finished_run_from_its_input_is_left_as_it_is(tmp_path, rng):
     assert f"finished: {tmp_path / 'out'}" in said
     code, said = gmkcf(*run, "--seed", 1)
     assert code == 2
-    assert "seed (run: 0, asked: 1)" in said
+    assert "seed (run: 0, requested: 1)" in said
     assert files(tmp_path) == before
     np.save(tmp_path / "x.npy", blobs(rng) + 1)
     code, said = gmkcf(*run)

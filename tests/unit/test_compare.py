@@ -27,7 +27,7 @@ from gmkcf_dask.cluster import threads
 from gmkcf_dask.compute.combined import CombinedKernels
 from gmkcf_dask.compute.tiled import TiledKernels
 from gmkcf_dask.errors import HopelessInputError, InputError, PlanRefused, StoreError
-from gmkcf_dask.methods.contrast import contrasts, judge
+from gmkcf_dask.methods.contrast import add_contrast, contrasts
 from gmkcf_dask.methods.kcf import Kcf
 from gmkcf_dask.methods.kkm import Kkm
 from gmkcf_dask.methods.registry import METHODS
@@ -143,7 +143,7 @@ def test_contrasts_are_those_a_fit_is_judged_by(data, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         (fitted,) = method.fit(stack, [0], ["mean"])
-        judged = judge(stack, method, fitted).contrast
+        judged = add_contrast(stack, method, fitted).contrast
     labelings = [fitted.labels, y, np.zeros(len(y), int)]
     kernel = stack.fuse(np.full(2, 0.5))
     together = contrasts(kernel, labelings, 3, stack.error_floor)

@@ -1,4 +1,4 @@
-"""A fit says when it failed: clusters that are hardly closer than any two samples."""
+"""A fit says when it failed: clusters that are barely more similar than random groups."""
 
 import warnings
 from dataclasses import replace
@@ -26,8 +26,8 @@ from gmkcf_dask.errors import WeakClustersWarning
 from gmkcf_dask.methods.base import MEAN
 from gmkcf_dask.methods.contrast import (
     LEAST_CONTRAST,
+    add_contrast,
     contrast,
-    judge,
     one_concept_objective,
     unit_scale,
 )
@@ -162,7 +162,7 @@ def test_one_product_more_and_the_same_bits(rng, method):
 
 def test_standardised_digits_with_the_setting_of_the_paper_warn():
     X = StandardScaler().fit_transform(load_digits().data)
-    with pytest.warns(WeakClustersWarning, match="hardly closer than any two samples"):
+    with pytest.warns(WeakClustersWarning, match="barely more similar than random groups"):
         model = GMKCF.paper(10, random_state=0).fit(X)
     assert model.contrast_ < LEAST_CONTRAST
     assert (model.n_iter_, model.converged_) == (3, True)  # the paper's rule, as it is
@@ -189,7 +189,7 @@ def test_only_the_kept_restart_stopped_on_the_plateau(rng):
     assert found.converged
     better = replace(found.runs[0], objective=found.objective + 1.0)
     with pytest.warns(WeakClustersWarning):
-        judged = judge(dense(Ks), method, replace(found, runs=(better, found.runs[0])))
+        judged = add_contrast(dense(Ks), method, replace(found, runs=(better, found.runs[0])))
     assert [run.converged for run in judged.runs] == [True, False]
 
 
@@ -211,7 +211,7 @@ def test_notebook_report_and_saved_model_say_so(tmp_path):
     assert sentence[4:] in read(model._repr_html_()).text
     assert model.explain()["warnings"].count(sentence) == 1
     model.report(tmp_path / "report.html")
-    assert "hardly closer than any two samples" in (tmp_path / "report.html").read_text()
+    assert "barely more similar than random groups" in (tmp_path / "report.html").read_text()
     model.save(tmp_path / "model")
     assert load(tmp_path / "model").contrast_ == model.contrast_
 

@@ -24,7 +24,7 @@ from gmkcf_dask.methods.kcf import Kcf
 from gmkcf_dask.methods.kkm import Kkm
 from gmkcf_dask.methods.rmkkm import Rmkkm
 from gmkcf_dask.methods.spectral import Sc, embed
-from gmkcf_dask.store.tile_reader import TileReader
+from gmkcf_dask.store.tile_reader import StoreTileReader
 
 
 @pytest.fixture
@@ -50,9 +50,9 @@ class CountingRunner(Runner):
 @pytest.fixture
 def reads(monkeypatch):
     seen = []
-    original = TileReader.raw
+    original = StoreTileReader.raw
     monkeypatch.setattr(
-        TileReader,
+        StoreTileReader,
         "raw",
         lambda self, kernel, t, into=None: (
             seen.append((kernel, t)) or original(self, kernel, t, into)

@@ -48,7 +48,7 @@ def test_equal_kernels_are_stored_once_and_near_ones_named(tmp_path, family):
     assert chunks(store, "kernel_2") == []
     assert len(chunks(store, "kernel_3")) == store.tiling.n_tiles
     words = store.duplicates()
-    assert "kernel_2 equals kernel_0, and kernel_0 stands for it" in words
+    assert "kernel_2 equals kernel_0, and kernel_0 replaces it" in words
     assert any(sentence.startswith("kernel_3 equals kernel_2 to 1e-04") for sentence in words)
     assert not any("kernel_1" in sentence for sentence in words)
 
@@ -104,7 +104,11 @@ def test_a_resumed_build_compares_what_it_began_to_compare(tmp_path, family, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(tasks_module, "run_tasks", break_off)
-        patch.setattr(build_module.Comparison, "plan", lambda *_: build_module.Comparison({}, 1.0))
+        patch.setattr(
+            build_module.DuplicateCandidates,
+            "plan",
+            lambda *_: build_module.DuplicateCandidates({}, 1.0),
+        )
         with pytest.raises(KeyboardInterrupt):
             store_of(tmp_path / "s.zarr", family, 0.5)
     assert store_of(tmp_path / "s.zarr", family, 0.5).manifest.stored == (0, 1, 0, 3, 4)
@@ -173,7 +177,7 @@ def test_command_line_says_it(tmp_path, rng):
     args = ["build", str(tmp_path / "x.mat"), str(tmp_path / "s.zarr"), "--cluster", "threads"]
     result = CliRunner().invoke(main, [*args, "--kernels", "linear,cosine,rbf_1"])
     assert result.exit_code == 0, result.output
-    assert "nearly the same: cosine equals linear, and linear stands for it" in result.output
+    assert "nearly the same: cosine equals linear, and linear replaces it" in result.output
     bad = CliRunner().invoke(main, [*args[:2], str(tmp_path / "t.zarr"), "--merge-duplicates", "2"])
     assert bad.exit_code == 2
     assert "merge_duplicates must be a tolerance from 0 to 1" in bad.output

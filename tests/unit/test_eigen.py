@@ -7,7 +7,13 @@ from helpers.marks import mostly_slow
 from hypothesis import given, settings, strategies as st
 from scipy.linalg import eigh
 
-from gmkcf_dask.compute.eigen import MAX_SWEEPS, Matrix, fix_signs, leading_eigenpairs, orthonormal
+from gmkcf_dask.compute.eigen import (
+    MAX_SWEEPS,
+    ShiftedKernel,
+    fix_signs,
+    leading_eigenpairs,
+    orthonormal,
+)
 from gmkcf_dask.compute.lockstep import Products
 
 FLOAT64, FLOAT32 = 1e-12, 1e-7
@@ -16,7 +22,7 @@ FLOAT64, FLOAT32 = 1e-12, 1e-7
 def solve(A, k, *, rounding=FLOAT64, start=None, direct=0, dtype=np.float64):
     """Run the solver on a matrix at hand, and count the products it asked for."""
     n, A = len(A), A.astype(dtype)
-    matrix = Matrix(np.ones(n), np.zeros(n), np.diag(A).astype(float))
+    matrix = ShiftedKernel(np.ones(n), np.zeros(n), np.diag(A).astype(float))
     begin = np.empty((n, 0)) if start is None else start
     steps, sweeps = leading_eigenpairs(matrix, k, begin, rounding, direct=direct), 0
     ask = next(steps)
@@ -95,7 +101,7 @@ def test_near_identity_ends_orthonormal(rng, noise, rounding, dtype):
 
 def test_the_exact_identity_costs_one_sweep_whatever_the_rounding():
     for kernel, shift in ((np.eye(300), 0.0), (np.eye(300), 1.0)):
-        matrix = Matrix(np.ones(300), np.full(300, shift + 1e-8), np.ones(300))
+        matrix = ShiftedKernel(np.ones(300), np.full(300, shift + 1e-8), np.ones(300))
         steps = leading_eigenpairs(matrix, 5, np.empty((300, 0)), FLOAT32, direct=0)
         ask = next(steps)
         with pytest.raises(StopIteration):
@@ -116,7 +122,7 @@ def test_pull_and_scale_are_part_of_the_matrix(rng):
     B = rng.random((n, n))
     K = B + B.T
     scale, shift, P = rng.random(n) + 0.5, rng.random(n), np.linalg.qr(rng.normal(size=(n, 2)))[0]
-    matrix = Matrix(scale, shift, np.diag(K), P, 3.0)
+    matrix = ShiftedKernel(scale, shift, np.diag(K), P, 3.0)
     steps = leading_eigenpairs(matrix, k, np.empty((n, 0)), FLOAT64, direct=0)
     ask = next(steps)
     try:

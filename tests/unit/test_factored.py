@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from gmkcf_dask.compute import factored
 from gmkcf_dask.compute.combined import CombinedKernels
-from gmkcf_dask.compute.factored import FactoredKernels, MemoryFactors, row_blocks
+from gmkcf_dask.compute.factored import FactoredKernels, MemoryFactors, factor_blocks
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.methods.gmkcf import Gmkcf, gmkcf
 
@@ -158,7 +158,7 @@ def test_the_same_bits_in_memory_and_on_any_scheduler(rng, monkeypatch):
 
 
 def test_blocks_cover_all_rows():
-    assert [block.stop - block.start for block in row_blocks(2 * factored.BLOCK_ROWS + 1)] == [
+    assert [block.stop - block.start for block in factor_blocks(2 * factored.BLOCK_ROWS + 1)] == [
         factored.BLOCK_ROWS,
         factored.BLOCK_ROWS,
         1,

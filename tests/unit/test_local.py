@@ -70,7 +70,7 @@ def test_the_walk_is_stochastic(seed, n, copies):
     X = documents(rng, n, 12, 2)
     X[: min(copies, n)] = X[0]  # duplicates
     _, _, arrays = built(sparse.csr_array(X))
-    squared = local.squared_distances(arrays.read("similarities"))
+    squared = local.squared_chords(arrays.read("similarities"))
     S = local.lazy_walk(local.affinities(arrays.read("neighbours"), squared))
     np.testing.assert_allclose(S.sum(axis=1), 1.0, atol=1e-6)
     np.testing.assert_allclose(S.toarray(), naive.walk(naive.neighbours(X, n_of(n))), atol=2e-3)

@@ -13,7 +13,7 @@ from helpers.problems import kernels, request
 from msgspec import structs
 
 from gmkcf_dask.cli import main
-from gmkcf_dask.cluster.doctor import examine_here, place_of, report
+from gmkcf_dask.cluster.doctor import examine_here, place_of, report_lines
 from gmkcf_dask.compute.plan import make_plan
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.errors import (
@@ -217,7 +217,7 @@ def test_doctor_takes_a_url(memory, name):
         (patient,) = examine_here(place)
     assert patient.problems == ()
     words = "reads and writes the store" if name == "s.zarr" else "could make a store there"
-    assert words in "\n".join(report([patient], (10, 2)))
+    assert words in "\n".join(report_lines([patient], (10, 2)))
     done = CliRunner().invoke(main, ["doctor", str(memory(name)), "--cluster", "threads"])
     assert (done.exit_code, words in done.output) == (0, True), done.output
     assert not exists(memory("none.zarr"))

@@ -11,7 +11,7 @@ from sklearn.datasets import make_blobs
 from sklearn.exceptions import ConvergenceWarning
 
 from gmkcf_dask import GMKCF, KCF, KernelStore, Plan, Precomputed, make_plan
-from gmkcf_dask.system.html import bar, block, sparkline, table, text, titled
+from gmkcf_dask.system.html import bar, block, line_chart, table, text, titled
 
 HOSTILE = '<script>alert("x")</script>'
 FEW = ["rbf_1", "cosine"]
@@ -119,7 +119,7 @@ def test_any_text_stays_text(title, lines):
 
 @given(st.lists(st.floats(-1e300, 1e300), max_size=500), st.floats(0, 1))
 def test_lines_and_bars_are_drawn_of_any_numbers(values, share):
-    html = sparkline(values, "objective") + bar(share)
+    html = line_chart(values, "objective") + bar(share)
     read(html)
     assert "nan" not in html
     assert "inf" not in html

@@ -24,7 +24,7 @@ from gmkcf_dask.methods.select_k import (
     combined_score,
     concept_points,
     eigengaps,
-    fused_weights,
+    given_weights,
     group_ks,
     recommend,
     references_of,
@@ -307,7 +307,7 @@ def test_runs_that_do_not_fit_together_go_in_groups(monkeypatch):
     assert list(group_ks(FEW, 1)) == [[2], [3], [4], [5], [6]]
     X = blobs(3, seed=0, n=60)[0]
     whole = suggest_k(X, FEW, n_restarts=2)
-    monkeypatch.setattr(choosing, "GROUP_BYTES", 1)
+    monkeypatch.setattr(choosing, "RUNS_BYTES", 1)
     apart = suggest_k(X, FEW, n_restarts=2)
     assert apart.k == whole.k
     np.testing.assert_allclose(apart.score, whole.score, atol=1e-6)
@@ -380,7 +380,7 @@ def test_one_restart_is_refused(four):
 )
 def test_weights_that_cannot_be_are_refused(rng, weights, sentence):
     with pytest.raises(InputError, match=sentence):
-        fused_weights(dense(kernels(rng, n=20, m=2)), weights)
+        given_weights(dense(kernels(rng, n=20, m=2)), weights)
 
 
 # the command line

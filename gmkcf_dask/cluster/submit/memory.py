@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gmkcf_dask.cluster.submit.slurm import SCHEDULER_BYTES
-from gmkcf_dask.compute.costs import PROCESS_BYTES, SCHEDULER_BYTES as IN_PLAN, Job
+from gmkcf_dask.cluster.submit.slurm import JOB_SCHEDULER_BYTES
+from gmkcf_dask.compute.costs import PROCESS_BYTES, SCHEDULER_BYTES, Job
 from gmkcf_dask.compute.factor_plan import OwnFactor, factor_sizes, make_factor_plan
 from gmkcf_dask.compute.plan import make_plan
 from gmkcf_dask.corpus.read import UNREADABLE
@@ -35,13 +35,13 @@ def driver_memory(command: str, params: dict[str, Any]) -> int | None:
     other input, such as texts, which has to be read first.
     """
     try:
-        found = _store_sizes(params) if command == "fit" else _input_sizes(params)
-        drivers = [_tiles_driver(found, params)] if found.n_tiled else []
-        if found.factored:
-            drivers.append(max(_factors_driver(found, kinds, params) for kinds in found.factored))
+        sizes = _store_sizes(params) if command == "fit" else _input_sizes(params)
+        drivers = [_tiles_driver(sizes, params)] if sizes.n_tiled else []
+        if sizes.factored:
+            drivers.append(max(_factors_driver(sizes, kinds, params) for kinds in sizes.factored))
     except (GmkcfError, KeyError, *UNREADABLE):
         return None  # the job itself says what is wrong with its input
-    return sum(drivers) - (len(drivers) - 1) * PROCESS_BYTES + SCHEDULER_BYTES
+    return sum(drivers) - (len(drivers) - 1) * PROCESS_BYTES + JOB_SCHEDULER_BYTES
 
 
 @dataclass(frozen=True)
@@ -115,28 +115,28 @@ def _job(params: dict[str, Any], n_kernels: int) -> Job:
     )
 
 
-def _tiles_driver(found: _Sizes, params: dict[str, Any]) -> int:
+def _tiles_driver(sizes: _Sizes, params: dict[str, Any]) -> int:
     plan = make_plan(
-        *found.shape,
-        found.n_tiled,
+        *sizes.shape,
+        sizes.n_tiled,
         params["n_clusters"],
-        feature_bytes=found.feature_bytes,
+        feature_bytes=sizes.feature_bytes,
         memory_per_worker=_ANY_WORKER,
-        precision=found.precision,
-        signed=found.signed,
-        job=_job(params, found.n_tiled),
+        precision=sizes.precision,
+        signed=sizes.signed,
+        job=_job(params, sizes.n_tiled),
     )
     # the plan counts a scheduler inside the driver's process; here it has one of its own
-    return plan.driver_bytes - IN_PLAN
+    return plan.driver_bytes - SCHEDULER_BYTES
 
 
-def _factors_driver(found: _Sizes, kinds: Mapping[str, FactorKind], params: dict[str, Any]) -> int:
+def _factors_driver(job: _Sizes, kinds: Mapping[str, FactorKind], params: dict[str, Any]) -> int:
     n_clusters = params["n_clusters"]
     # what is not local and not heat takes as much as the features at most, which are of 8 bytes
-    own = [OwnFactor(found.feature_bytes, 0, found.shape[1], found.feature_bytes)] * sum(
+    own = [OwnFactor(job.feature_bytes, 0, job.shape[1], job.feature_bytes)] * sum(
         kind not in FOR_CLUSTERS for kind in kinds.values()
     )
-    sizes = factor_sizes(kinds, *found.shape, n_clusters, found.most, found.feature_bytes, own=own)
+    sizes = factor_sizes(kinds, *job.shape, n_clusters, job.most, job.feature_bytes, own=own)
     plan = make_factor_plan(
         sizes,
         n_workers=1,
@@ -144,7 +144,7 @@ def _factors_driver(found: _Sizes, kinds: Mapping[str, FactorKind], params: dict
         memory_per_worker=_ANY_WORKER,
         one_process=False,
         free_memory=_ANY_WORKER,
-        built=found.built,
+        built=job.built,
         job=_job(params, len(kinds)),
     )
     return plan.driver_bytes

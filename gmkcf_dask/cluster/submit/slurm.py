@@ -1,8 +1,8 @@
 """A batch job that runs a command of ours inside its own allocation: options to text, no more.
 
-The driver, a scheduler and workers live and end with the job. All that is needed to go on is in the
-output folder, so a job that is started again goes on: `--resume` finds the checkpoint, `--force`
-takes over the lease of a writer that is gone (one that lives keeps it).
+The driver, a scheduler and workers live and end with the job. All that is needed to resume is in
+the output folder, so a job that is started again resumes: `--resume` finds the checkpoint,
+`--force` takes over the lock of a writer that is gone (one that lives keeps it).
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import dask
 import yaml
 
-from gmkcf_dask.cluster.process_settings import WORKER_ENVIRONMENT
+from gmkcf_dask.cluster.config import ClusterConfig
+from gmkcf_dask.cluster.jobqueue import shape, variables, with_default
+from gmkcf_dask.cluster.process_settings import ENVIRONMENT, WORKER_ENVIRONMENT
 from gmkcf_dask.cluster.submit.render import render
 from gmkcf_dask.compute.plan import refuse_small_workers
 from gmkcf_dask.errors import InputError, PlanRefused
@@ -49,7 +52,19 @@ _OURS = {
     "--open-mode", "--output", "--requeue", "--signal", "--time", "--wrap", "--account",
     "--partition",
 }  # fmt: skip
-SCHEDULER_BYTES = 512 * MIB
+# of dask-jobqueue: they would change the workers, and there is no place for them here
+_NOT_TAKEN = ("worker-extra-args", "job-cpu", "job-mem", "job-directives-skip")
+# names of dask-jobqueue and ours
+_OPTION_OF_KEY = {
+    "queue": "partition",
+    "account": "account",
+    "walltime": "time",
+    "interface": "interface",
+    "local-directory": "local_directory",
+    "python": "python",
+}
+_LIST_OPTION_OF_KEY = {"job-extra-directives": "directives", "job-script-prologue": "prologue"}
+JOB_SCHEDULER_BYTES = 512 * MIB
 """Of the scheduler, which shares its task with the driver."""
 
 
@@ -308,3 +323,53 @@ def _cluster_file(job: SlurmJob) -> str:
 def _quoted(value: str) -> str:
     """For a line of #SBATCH, which knows double quotes."""
     return value if _WORD.fullmatch(value.replace("%j", "")) else f'"{value}"'
+
+
+def slurm_options(config: ClusterConfig, cpus: int | None = None) -> dict[str, Any]:
+    """Options of a job from a cluster file for dask-jobqueue and Slurm, as far as they are alike.
+
+    A job of dask-jobqueue is one worker or several, here a task is a worker: each has the memory
+    and the threads that it has there, or `cpus` threads in the same memory.
+    """
+    section = "jobqueue.slurm."
+    if config.system != "slurm":
+        raise InputError("--cluster must name a file of kind jobqueue whose system is slurm")
+    jobs = {
+        name.removeprefix(section): value
+        for name, value in config.settings.items()
+        if name.startswith(section) and value not in (None, [])
+    }
+    misplaced = [f"{section}{key}" for key in _NOT_TAKEN if key in jobs]
+    if misplaced or config.dashboard:
+        raise InputError(
+            f"{(*misplaced, 'gmkcf.dashboard')[0]} of the cluster file has no place in a job that "
+            "brings its own cluster: leave it out"
+        )
+    with dask.config.set(config.settings):
+        worker = shape(config)
+    options: dict[str, Any] = {"cpus_per_task": cpus or worker.threads}
+    if worker.memory is not None:
+        options["mem_per_cpu"] = worker.memory // options["cpus_per_task"]
+    if config.workers is not None:
+        options["ntasks"] = config.workers + 1
+    options |= {
+        ours: str(jobs[theirs]) for theirs, ours in _OPTION_OF_KEY.items() if theirs in jobs
+    }
+    options |= {
+        ours: tuple(map(str, jobs[theirs]))
+        for theirs, ours in _LIST_OPTION_OF_KEY.items()
+        if theirs in jobs
+    }
+    storage: str | None = config.storage
+    if storage is not None and "://" not in storage:
+        storage = str(Path(storage).absolute())
+    environment = config.settings.get(ENVIRONMENT) or {}
+    ours = {
+        "interface": config.interface,
+        "local_directory": with_default(config.local_directory),
+        "storage": storage,
+        "stall_timeout": config.stall_timeout,
+        "environment": {name: str(value) for name, value in environment.items()} or None,
+        "settings": variables(config.settings) or None,
+    }
+    return options | {name: value for name, value in ours.items() if value is not None}

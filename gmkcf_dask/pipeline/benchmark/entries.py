@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 from sklearn.cluster import KMeans, SpectralClustering
 from sklearn.decomposition import NMF
 from threadpoolctl import threadpool_limits
@@ -24,16 +22,16 @@ from gmkcf_dask.methods.kcf import Kcf
 from gmkcf_dask.methods.kkm import Kkm
 from gmkcf_dask.methods.rmkkm import Rmkkm
 from gmkcf_dask.methods.spectral import Sc
+from gmkcf_dask.system.arrays import AnyLabels
 
-Labels = npt.NDArray[np.integer[Any]]
-NEIGHBOURS = 20
+N_NEIGHBOURS = 20
 
 
 @dataclass(frozen=True)
 class OnFeatures:
     """Labels, objective (NaN where there is none) and iterations of a method on X itself."""
 
-    labels: Labels
+    labels: AnyLabels
     objective: float
     iterations: int
 
@@ -70,7 +68,7 @@ def _nmf(X: Matrix, k: int, seed: int) -> OnFeatures:
 
 
 def _neighbour_graph(X: Matrix, k: int, seed: int) -> OnFeatures:
-    neighbours = min(NEIGHBOURS, X.shape[0] - 1)
+    neighbours = min(N_NEIGHBOURS, X.shape[0] - 1)
     model: Any = SpectralClustering(
         k, affinity="nearest_neighbors", n_neighbors=neighbours, random_state=seed
     )
@@ -97,7 +95,7 @@ _ROWS = (
     Entry("kmeans", "KMeans on X", "scikit-learn, n_init = 10", "reference", on_features=_kmeans),
     Entry("nmf", "NMF on X", "scikit-learn, nndsvda, argmax; one run, the seed hardly matters",
           "reference", on_features=_nmf, deterministic=True, needs_nonnegative=True),
-    Entry("knn_spectral", "Spectral on X", f"scikit-learn, {NEIGHBOURS} neighbours", "reference",
+    Entry("knn_spectral", "Spectral on X", f"scikit-learn, {N_NEIGHBOURS} neighbours", "reference",
           on_features=_neighbour_graph),
 )  # fmt: skip
 ENTRIES = {entry.name: entry for entry in _ROWS}

@@ -9,13 +9,13 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from gmkcf_dask.pipeline.benchmark.entries import Entry
-from gmkcf_dask.pipeline.benchmark.published import MEASURES, SIZES, TITLES
+from gmkcf_dask.pipeline.benchmark.published import DATASET_TITLES, PAPER_MEASURES, SIZES
 from gmkcf_dask.pipeline.benchmark.tables import Results, published
 from gmkcf_dask.results.plots.base import INK, png_of, style_panel
 from gmkcf_dask.store.files import put_atomic
 
-QUIET = "#7b8794"
-COLOURS = {
+AXIS_COLOUR = "#7b8794"
+METHOD_COLOURS = {
     "KKM": "#a9c7d9", "SC": "#7fa8c2", "KCF": "#5588a8",
     "Coreg": "#f2c68c", "RMKKM": "#e39f4d", "GMKCF": "#c2410c",
 }  # fmt: skip
@@ -25,7 +25,7 @@ REFERENCE_COLOURS = ("#d3d9de", "#aeb8c0", "#88949e")
 def draw_measure(results: Results, measure: str, path: Path) -> None:
     """One measure: the paper's methods and the references on every set, and their mean."""
     groups: list[tuple[str, str | None]] = [
-        (TITLES.get(dataset, dataset), dataset) for dataset in results.datasets
+        (DATASET_TITLES.get(dataset, dataset), dataset) for dataset in results.datasets
     ]
     if len(groups) > 1:
         groups.append(("mean", None))
@@ -41,8 +41,8 @@ def draw_means(results: Results, path: Path) -> None:
     """The means over the sets, one group of bars for each measure."""
     figure = Figure(figsize=(8.6, 3.6), dpi=150, layout="constrained")
     axes = figure.subplots()
-    _bars(axes, results, [(measure, None, measure) for measure in MEASURES])
-    sets = ", ".join(TITLES.get(dataset, dataset) for dataset in results.mean_sets())
+    _bars(axes, results, [(measure, None, measure) for measure in PAPER_MEASURES])
+    sets = ", ".join(DATASET_TITLES.get(dataset, dataset) for dataset in results.mean_sets())
     axes.set_ylabel(f"mean over {sets}" if len(sets) < 40 else "mean over sets", color=INK)
     _legend(figure, axes)
     put_atomic(path, png_of(figure))
@@ -76,7 +76,7 @@ def _bars(axes: Any, results: Results, groups: Sequence[tuple[str, str | None, s
                 )
     axes.set_xticks(range(len(groups)), [title for title, _, _ in groups], color=INK)
     axes.set_ylim(0, 1)
-    style_panel(axes, ticks=QUIET, labelsize=9)
+    style_panel(axes, ticks=AXIS_COLOUR, labelsize=9)
 
 
 def _published(results: Results, entry: Entry, dataset: str | None, measure: str) -> float | None:
@@ -88,7 +88,7 @@ def _published(results: Results, entry: Entry, dataset: str | None, measure: str
 
 def _colour(entry: Entry, results: Results) -> str:
     if entry.kind == "paper":
-        return COLOURS[entry.title]
+        return METHOD_COLOURS[entry.title]
     return REFERENCE_COLOURS[results.of("reference").index(entry) % len(REFERENCE_COLOURS)]
 
 

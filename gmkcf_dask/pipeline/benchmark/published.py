@@ -4,13 +4,13 @@ from __future__ import annotations
 
 PAPER_METHODS = ("KKM", "SC", "KCF", "Coreg", "RMKKM", "GMKCF")
 SINGLE, MULTIPLE = PAPER_METHODS[:3], PAPER_METHODS[3:]
-MEASURES = ("ACC", "NMI", "purity")
+PAPER_MEASURES = ("ACC", "NMI", "purity")
 
 SIZES = {"bbc": (737, 1000, 5), "tr31": (927, 10128, 7), "k1b": (2340, 21839, 6),
          "webkb": (4199, 1000, 4)}  # fmt: skip
 """Table 1: samples, features, classes."""
 
-TITLES = {"bbc": "BBC", "tr31": "TR31", "k1b": "K1B", "webkb": "WebKB", "tr11": "TR11"}
+DATASET_TITLES = {"bbc": "BBC", "tr31": "TR31", "k1b": "K1B", "webkb": "WebKB", "tr11": "TR11"}
 
 SCORES: dict[str, dict[str, dict[str, float]]] = {
     measure: {

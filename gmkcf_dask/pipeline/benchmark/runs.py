@@ -105,7 +105,7 @@ def run_benchmark(
 ) -> list[Row]:
     """All rows, earlier ones of the same folder included; the file grows batch by batch."""
     make_folder(benchmark.out, "the benchmark")
-    settings = claim(benchmark)
+    settings = claim_settings(benchmark)
     rows = {row.key: row for row in read_rows(benchmark.out / RUNS)}
     for dataset in benchmark.datasets:
         todo = [(entry, _missing(benchmark, dataset, entry, rows)) for entry in benchmark.entries]
@@ -247,7 +247,7 @@ def read_settings(out: Path) -> Settings | None:
         raise InputError(f"{out / SETTINGS} is damaged: choose another folder") from error
 
 
-def claim(benchmark: Benchmark) -> Settings:
+def claim_settings(benchmark: Benchmark) -> Settings:
     """Settings for the rows to come, refused where those of the folder are others."""
     methods = {entry.name: entry.settings for entry in benchmark.entries}
     fresh = Settings(benchmark.normalization, methods, {}, [package_versions()])
@@ -255,8 +255,8 @@ def claim(benchmark: Benchmark) -> Settings:
     if earlier is None:
         if (benchmark.out / RUNS).exists():
             raise InputError(
-                f"{benchmark.out} holds {RUNS} but not {SETTINGS}, so nobody knows how these runs "
-                "were made: choose another folder"
+                f"{benchmark.out} holds {RUNS} but not {SETTINGS}, so the settings of these runs "
+                "are unknown: choose another folder"
             )
         return fresh
     if earlier.normalization != fresh.normalization:

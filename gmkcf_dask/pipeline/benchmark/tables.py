@@ -12,15 +12,15 @@ from statistics import fmean, stdev
 from gmkcf_dask.methods.base import MEAN
 from gmkcf_dask.pipeline.benchmark.entries import ENTRIES, Entry
 from gmkcf_dask.pipeline.benchmark.published import (
+    DATASET_TITLES,
     GAIN_GMKCF_OVER_SECOND,
     GAIN_MULTIPLE_OVER_SINGLE,
-    MEASURES,
     MULTIPLE,
+    PAPER_MEASURES,
     PAPER_METHODS,
     SCORES,
     SINGLE,
     SIZES,
-    TITLES,
 )
 from gmkcf_dask.pipeline.benchmark.runs import KERNEL_NAMES, RUNS, Row, Settings, read_settings
 from gmkcf_dask.store.files import put_atomic
@@ -38,13 +38,17 @@ class Cell:
     n_seeds: int
 
     def __str__(self) -> str:
-        return f"{short(self.mean)} ± {short(self.error)}" if self.n_seeds > 1 else short(self.mean)
+        return (
+            f"{three_decimals(self.mean)} ± {three_decimals(self.error)}"
+            if self.n_seeds > 1
+            else three_decimals(self.mean)
+        )
 
 
-def short(value: float) -> str:
+def three_decimals(value: float) -> str:
     """Three decimals without the leading zero.
 
-    >>> short(0.4567), short(-0.0123)
+    >>> three_decimals(0.4567), three_decimals(-0.0123)
     ('.457', '-.012')
     """
     return f"{value:.3f}".replace("0.", ".", 1)
@@ -68,7 +72,7 @@ class Results:
     def __init__(self, rows: Iterable[Row]) -> None:
         self.rows = list(rows)
         present = {row.dataset for row in self.rows}
-        known = [name for name in TITLES if name in present]
+        known = [name for name in DATASET_TITLES if name in present]
         self.datasets = known + sorted(present - set(known))
         methods = {row.method for row in self.rows}
         self.entries = [entry for entry in ENTRIES.values() if entry.name in methods]
@@ -125,7 +129,7 @@ def published(measure: str, dataset: str | None, method: str, datasets: Sequence
     return fmean(table[each][method] for each in datasets)
 
 
-def write_report(out: Path, rows: Sequence[Row]) -> list[Path]:
+def write_tables(out: Path, rows: Sequence[Row]) -> list[Path]:
     """Tables and pictures of a benchmark folder; returns what was written."""
     settings = read_settings(out)
     assert settings is not None
@@ -135,7 +139,7 @@ def write_report(out: Path, rows: Sequence[Row]) -> list[Path]:
         from gmkcf_dask.pipeline.benchmark.pictures import draw_means, draw_measure
 
         results = Results(rows)
-        for measure in MEASURES:
+        for measure in PAPER_MEASURES:
             written.append(out / f"{measure}.png")
             draw_measure(results, measure, written[-1])
         written.append(out / "summary.png")
@@ -156,7 +160,7 @@ def markdown(rows: Sequence[Row], settings: Settings) -> str:
         f"{_seeds(results)}; mean ± standard error over seeds. In brackets the published value and "
         f"the difference to it. Versions: {used}.",
         _table_1(results, settings.sizes),
-        *(_paper_table(results, measure) for measure in MEASURES),
+        *(_paper_table(results, measure) for measure in PAPER_MEASURES),
         _closeness(results),
         _gains(results),
         _others(results),
@@ -172,7 +176,7 @@ def _section(title: str, header: Sequence[str], lines: Sequence[Sequence[str]]) 
 
 
 def _title(dataset: str) -> str:
-    return TITLES.get(dataset, dataset)
+    return DATASET_TITLES.get(dataset, dataset)
 
 
 def _seeds(results: Results) -> str:
@@ -212,7 +216,7 @@ def _paper_table(results: Results, measure: str) -> str:
                 cells.append("–")
             elif entry.kind == "paper" and (dataset is None or dataset in SIZES):
                 printed = published(measure, dataset, entry.title, paper_sets)
-                cells.append(f"{cell} ({short(printed)}, {signed(cell.mean - printed)})")
+                cells.append(f"{cell} ({three_decimals(printed)}, {signed(cell.mean - printed)})")
             else:
                 cells.append(str(cell))
         lines.append(["mean" if dataset is None else _title(dataset), *cells])
@@ -226,7 +230,7 @@ def _closeness(results: Results) -> str:
     lines = []
     for entry in results.of("paper"):
         line = [entry.title]
-        for measure in MEASURES:
+        for measure in PAPER_MEASURES:
             off = {
                 dataset: cell.mean - published(measure, dataset, entry.title, sets)
                 for dataset in (None, *sets)
@@ -240,7 +244,7 @@ def _closeness(results: Results) -> str:
             )
         lines.append(line)
     title = "How close: mean over the sets, and the largest difference of a set"
-    return _section(title, ["method", *MEASURES], lines) if lines else ""
+    return _section(title, ["method", *PAPER_MEASURES], lines) if lines else ""
 
 
 def _gains(results: Results) -> str:
@@ -249,7 +253,7 @@ def _gains(results: Results) -> str:
     if set(entries) != set(PAPER_METHODS) or not sets:
         return ""
     lines = []
-    for measure in MEASURES:
+    for measure in PAPER_MEASURES:
         cells = {name: results.cell(None, entries[name], measure) for name in PAPER_METHODS}
         ours = {name: cell.mean for name, cell in cells.items() if cell is not None}
         if len(ours) < len(PAPER_METHODS):
@@ -285,8 +289,10 @@ def _all_measures(results: Results, entry: Entry, kernel: str | None = None) -> 
     """ACC / NMI / purity on every set, then their mean."""
     return [
         " / ".join(
-            "–" if cell is None else short(cell.mean)
-            for cell in (results.cell(dataset, entry, measure, kernel) for measure in MEASURES)
+            "–" if cell is None else three_decimals(cell.mean)
+            for cell in (
+                results.cell(dataset, entry, measure, kernel) for measure in PAPER_MEASURES
+            )
         )
         for dataset in (*results.datasets, None)
     ]

@@ -110,7 +110,7 @@ def check_fitted(estimator: Any, attribute: str) -> None:
         )
 
 
-def shortened(name: str, most: int = 24) -> str:
+def short_name(name: str, most: int = 24) -> str:
     """A name on one line that Matplotlib does not take for mathematics."""
     folded = " ".join(name.split())
     short = folded if len(folded) <= most else folded[: most - 1] + "…"

@@ -20,7 +20,7 @@ from gmkcf_dask.results.plots.base import (
     Display,
     check_fitted,
     colour_of,
-    shortened,
+    short_name,
 )
 from gmkcf_dask.results.plots.numbers import spread_apart
 from gmkcf_dask.results.schemas import Insight, RunResult
@@ -36,7 +36,7 @@ class ConvergenceDisplay(Display):
     best : int, default=0
         The restart that was kept.
     converged : sequence of bool, optional
-        Which of them came to their end.
+        Which of them have finished.
 
     Attributes
     ----------
@@ -204,7 +204,7 @@ class KernelWeightsDisplay(Display):
         rows = np.arange(len(self.names))
         self.bars_ = ax.barh(rows, self.weights, **{"color": COLOURS[0], "height": 0.72, **kwargs})
         ax.bar_label(self.bars_, fmt="%.3f", padding=3, fontsize=8, color=QUIET)
-        ax.set_yticks(rows, [shortened(name) for name in self.names])
+        ax.set_yticks(rows, [short_name(name) for name in self.names])
         ax.invert_yaxis()
         ax.set_xlim(0, 1.12 * max(float(self.weights.max()), 1e-12))
         ax.set_xlabel("weight (the weights sum to 1)", color=INK)
@@ -224,7 +224,7 @@ class KernelWeightsDisplay(Display):
                     "color": colour_of(number),
                     "linestyle": LINES[number // len(COLOURS) % len(LINES)],
                     "linewidth": 1.6,
-                    "label": shortened(self.names[kernel]),
+                    "label": short_name(self.names[kernel]),
                     **kwargs,
                 },
             )
@@ -235,7 +235,7 @@ class KernelWeightsDisplay(Display):
         end = len(self.history) - 1
         for number, (kernel, at) in enumerate(zip(shown, ends, strict=True)):
             ax.annotate(
-                shortened(self.names[kernel]),
+                short_name(self.names[kernel]),
                 (end, self.history[-1][kernel]),
                 xytext=(end * 1.07 + 0.2, at),
                 fontsize=8,

@@ -22,7 +22,7 @@ from gmkcf_dask.results.plots.base import (
     Display,
     check_fitted,
     colour_of,
-    shortened,
+    short_name,
 )
 from gmkcf_dask.results.plots.numbers import principal_plane, pushed_apart, with_room
 from gmkcf_dask.results.run_folder import FACTORS, INSIGHT, labels_of_run
@@ -271,7 +271,7 @@ class EmbeddingDisplay(Display):
         inside = [self.labels == cluster for cluster in clusters]
         order = sorted(range(len(clusters)), key=lambda i: -int(inside[i].sum()))
         inside, clusters = [inside[i] for i in order], [clusters[i] for i in order]
-        texts = [shortened(self.names.get(cluster, str(cluster)), 28) for cluster in clusters]
+        texts = [short_name(self.names.get(cluster, str(cluster)), 28) for cluster in clusters]
         middles = np.array([[np.median(self.x[i]), np.median(self.y[i])] for i in inside])
         limits = np.array([ax.get_xlim(), ax.get_ylim()], dtype=float)
         ax.set(xlim=limits[0], ylim=limits[1])

@@ -9,7 +9,7 @@ from gmkcf_dask.methods.select_k import KSuggestion
 from gmkcf_dask.results.plots.base import INK, png_of, style_panel
 
 QUIET, ACCENT, SECOND = "#7b8794", "#0b7285", "#e8590c"
-TITLES = {
+CRITERIA = {
     "silhouette": "silhouette: how far apart the clusters lie in V",
     "stability": "stability: agreement of restarts",
     "eigengap": "eigengap: share of the fall right behind k",
@@ -30,7 +30,7 @@ def draw_suggestion(suggestion: KSuggestion) -> bytes:
     width = min(10.0, max(6.4, 2.5 + 0.3 * len(suggestion.ks)))
     figure = Figure(figsize=(width, 6.2), dpi=150, layout="constrained", facecolor="white")
     panels = figure.subplots(3, 1, sharex=True)
-    for axes, (name, title) in zip(panels, TITLES.items(), strict=True):
+    for axes, (name, title) in zip(panels, CRITERIA.items(), strict=True):
         values = getattr(suggestion, name)
         at = dict(zip(suggestion.ks, values, strict=True))
         axes.axvline(suggestion.k, color=ACCENT, lw=9, alpha=0.13, zorder=0)

@@ -43,15 +43,15 @@ def embedded_data(insight: Insight) -> dict[str, Any]:
         "documents": _documents(insight, place),
         "kernels": {
             "names": kernels.names,
-            "history": [[shortened(value) for value in row] for row in kernels.history],
-            "correlation": [[shortened(value) for value in row] for row in kernels.correlation],
+            "history": [[five_digits(value) for value in row] for row in kernels.history],
+            "correlation": [[five_digits(value) for value in row] for row in kernels.correlation],
         },
         "runs": [{"history": run.history, "converged": run.converged} for run in insight.runs],
         "best": insight.best,
         "fused": {
             "groups": fused.groups,
             "of": [place[label] for label in fused.labels],
-            "means": [[shortened(value) for value in row] for row in fused.means],
+            "means": [[five_digits(value) for value in row] for row in fused.means],
         },
         "confusion": _large_confusion(insight, place),
     }
@@ -101,7 +101,7 @@ def json_in_html(value: Any) -> str:
 _UNSAFE = re.compile("[<>&\u2028\u2029\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 
 
-def shortened(value: Number) -> Number:
+def five_digits(value: Number) -> Number:
     """A number to five digits, which is more than a picture shows."""
     return None if value is None else float(f"{value:.5g}")
 

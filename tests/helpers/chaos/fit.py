@@ -192,8 +192,8 @@ def _same_or_resumed(process: Any, out: Path, expected: Any) -> str:
         assert outcome(out) == expected, "another result"
         return "same bits without help"
     assert code == 5, f"exit code {code}: {err}"
-    (line,) = [line for line in err.splitlines() if line.startswith("to go on: gmkcf ")]
-    words = shlex.split(line.removeprefix("to go on: gmkcf "))
+    (line,) = [line for line in err.splitlines() if line.startswith("resume with: gmkcf ")]
+    words = shlex.split(line.removeprefix("resume with: gmkcf "))
     words[words.index("--cluster") + 1] = "threads"
     for option in ("--workers", "--memory"):
         if option in words:

@@ -178,7 +178,7 @@ def read_one(path: Path, *, whole_way: bool = False) -> str:
                 _report_one(path)
             elif here:
                 with tempfile.TemporaryDirectory() as scratch:
-                    report = matlab_child.convert(path, Path(scratch), MEMORY // 4)
+                    report = matlab_child.convert_mat(path, Path(scratch), MEMORY // 4)
                     report = json.loads(json.dumps(report))
                     try:
                         matrices.from_report(report, Path(scratch))
