@@ -21,7 +21,11 @@ STEPS = 5
 MEMORY_TENTHS = 4
 """Of the free memory of this process, what factors may take before workers hold them."""
 NEIGHBOUR_US, SMOOTH_US = 350, 120
-"""Measured microseconds per sample and core: the search for neighbours, and all other stages."""
+"""Measured microseconds per sample and core: neighbours by an index, and all other stages."""
+ADDITIONS_PER_MS = 1_000_000
+"""Of the exact search for neighbours, on one core."""
+ITERATIONS = 6
+"""That a fit with the default tolerance takes, about."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,10 @@ class FactorSizes:
     feature_bytes: int
     own: tuple[OwnFactor, ...] = ()
     """Given factors, and features that are factors."""
+    additions: int | None = None
+    """Of the exact search for the neighbours of sparse rows; None where it is another."""
+    index_terms: int | None = None
+    """Terms of a row that an index keeps; None where the search is exact."""
 
     @property
     def stored_bytes(self) -> int:
@@ -118,6 +126,9 @@ def factor_sizes(
     feature_bytes: int,
     given_columns: int = 0,
     own: Sequence[OwnFactor] = (),
+    *,
+    additions: int | None = None,
+    index_terms: int | None = None,
 ) -> FactorSizes:
     """What factored kernels take; local ones have columns for `most` clusters, `own` their own.
 
@@ -135,8 +146,9 @@ def factor_sizes(
         rank, arrays, near = local_rank(n, max(1, n_features), most), STEPS, p
         used = count["local"] * local_rank(n, max(1, n_features), n_clusters)
     return FactorSizes(
-        n, n_features, len(kinds), n_clusters, rank, used, arrays, near, feature_bytes, tuple(own)
-    )
+        n, n_features, len(kinds), n_clusters, rank, used, arrays, near, feature_bytes, tuple(own),
+        additions, index_terms,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -168,6 +180,8 @@ class FactorPlan:
     residency: Residency = "recompute"
     kw_bytes: int = 0
     prefetch_bytes: int = 0
+    search: str = ""
+    """How neighbours are searched; empty where they are not."""
     tiles: Plan | None = None
 
     @property
@@ -186,6 +200,7 @@ class FactorPlan:
         lines = [
             f"samples {self.n:,}, features {self.n_features:,}, kernels {self.n_kernels}, clusters "
             f"{self.n_clusters}",
+            *([f"neighbours: {self.search}"] if self.search else []),
             f"kernels are factored, {b(self.factor_bytes)}; factors come from {where}",
             f"disk: at most {b(self.disk_needed)}{disk}",
             f"per iteration of {self.job}: {b(self.read_per_iteration)} touched, about "
@@ -193,7 +208,8 @@ class FactorPlan:
             f"workers: {self.n_workers} × {self.threads_per_worker} threads × "
             f"{b(self.memory_per_worker)}, planned peak {b(self.worker_peak_bytes)} each; driver "
             f"{b(self.driver_bytes)}",
-            f"time: about {human_time(self.build_ms)} to build once the input is read",
+            f"time: about {human_time(self.build_ms)} to build once the input is read, "
+            f"{human_time(ITERATIONS * self.iteration_ms)} to fit in {ITERATIONS} iterations",
         ]
         return lines if self.tiles is None else [*lines, *self.tiles.lines()[1:]]
 
@@ -284,10 +300,27 @@ def make_factor_plan(
         disk_needed=need,
         disk_free=disk_free,
         one_process=one_process,
-        build_ms=0
-        if built or not sizes.n_neighbours
-        else ceil_div(n * NEIGHBOUR_US, 1000 * threads) + n * SMOOTH_US // 1000,
+        build_ms=0 if built else _build_ms(sizes, threads),
         iteration_ms=flops // (costs.FLOPS_PER_MS * threads),
         job=job.method,
+        search="" if built else _search(sizes),
         tiles=tiles,
     )
+
+
+def _build_ms(sizes: FactorSizes, threads: int) -> int:
+    if not sizes.n_neighbours:
+        return 0
+    if sizes.additions is not None and sizes.index_terms is None:
+        search = sizes.additions // (ADDITIONS_PER_MS * threads)
+    else:
+        search = ceil_div(sizes.n * NEIGHBOUR_US, 1000 * threads)
+    return search + sizes.n * SMOOTH_US // 1000
+
+
+def _search(sizes: FactorSizes) -> str:
+    if not sizes.n_neighbours:
+        return ""
+    if sizes.index_terms is None:
+        return "exact search"
+    return f"searched by the {sizes.index_terms} heaviest terms of each sample"

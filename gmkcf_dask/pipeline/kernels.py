@@ -28,7 +28,11 @@ from gmkcf_dask.kernels.factored import FEATURES, FactorKind, FactorView
 from gmkcf_dask.kernels.features import Features
 from gmkcf_dask.kernels.tiles import CODE_SCALE, ResolvedKernel
 from gmkcf_dask.kernels.tiling import FACTOR_ROWS, Precision, Tiling
-from gmkcf_dask.pipeline.planning import refuse_more_clusters, usable_disk
+from gmkcf_dask.pipeline.planning import (
+    refuse_large_factors,
+    refuse_more_clusters,
+    usable_disk,
+)
 from gmkcf_dask.store.factors import MemoryArrays, StoredFactorSource, factor_stages
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.preflight import may_keep_scratch, refuse_blind_workers
@@ -125,6 +129,7 @@ def memory_kernels(
             return MemoryKernels(dense, dense.block_size, built.kernels, built.norms)
     if request.limits_clusters:
         refuse_more_clusters(request.names, n_clusters, request.max_clusters)
+    refuse_large_factors(request, n_clusters, job)
     arrays = MemoryArrays()
     arrays.build(factor_stages(request.factors, request.features, arrays), listen)
     read = arrays

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gmkcf_dask.cluster import LazyCluster, Resources
+from gmkcf_dask.cluster import LazyCluster, Resources, threads
 from gmkcf_dask.compute.costs import Job
 from gmkcf_dask.compute.factor_plan import (
     FactorPlan,
@@ -34,10 +34,12 @@ from gmkcf_dask.kernels.factored import (
     most_clusters,
     parts_of,
 )
+from gmkcf_dask.kernels.neighbours import choose_terms, exact_work
 from gmkcf_dask.kernels.specs import is_thin
 from gmkcf_dask.kernels.tiling import default_block
 from gmkcf_dask.methods.base import MEAN, Method, SingleKernelMethod
 from gmkcf_dask.store.build import StorePlace
+from gmkcf_dask.store.factors import document_frequencies
 from gmkcf_dask.store.files import exists, free_bytes
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.object_storage import is_remote
@@ -65,7 +67,6 @@ def request_plan(
     if existing is not None:
         request = request.as_stored(existing.manifest)
     disk_free = disk_free if place is None else usable_disk(place.path)
-    X = None if request.corpus is None else request.corpus.X
     built = existing is not None and existing.manifest.complete
     tiles = None
     if request.tiled:
@@ -77,13 +78,36 @@ def request_plan(
         return tiles
     if request.limits_clusters:
         refuse_more_clusters(request.names, n_clusters, request.max_clusters)
-    columns = 0 if X is None else X.shape[1]
-    sizes = factor_sizes(
-        request.factored, request.n_samples, columns, n_clusters, request.max_clusters,
-        0 if X is None else _bytes_of(X), own=_own_sizes(request),
-    )  # fmt: skip
+    sizes = _request_sizes(request, n_clusters)
     block = existing.manifest.block_size if existing else request.block
     return _factor_plan(resources, sizes, disk_free, job, block, tiles, built=built)
+
+
+def refuse_large_factors(request: KernelRequest, n_clusters: int, job: Job | None = None) -> None:
+    """Refuse factored kernels that do not fit into the memory of this process, with a job."""
+    block = request.block
+    _factor_plan(
+        threads(), _request_sizes(request, n_clusters), None, job, block, None, built=False
+    )
+
+
+def _request_sizes(request: KernelRequest, n_clusters: int) -> FactorSizes:
+    X = None if request.corpus is None else request.corpus.X
+    additions = terms = None
+    if "local" in request.factored.values() and X is not None and not isinstance(X, np.ndarray):
+        frequencies = document_frequencies(request.features, X.shape[1])
+        additions, terms = int(exact_work(frequencies)), choose_terms(frequencies)
+    return factor_sizes(
+        request.factored,
+        request.n_samples,
+        0 if X is None else X.shape[1],
+        n_clusters,
+        request.max_clusters,
+        0 if X is None else _bytes_of(X),
+        own=_own_sizes(request),
+        additions=additions,
+        index_terms=terms,
+    )
 
 
 def plan_and_start(

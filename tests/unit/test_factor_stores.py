@@ -12,12 +12,13 @@ from gmkcf_dask.compute.factor_plan import factor_sizes
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.corpus.validate import as_features
-from gmkcf_dask.errors import DataWarning, InputError, StoreError, WeakClustersWarning
+from gmkcf_dask.errors import DataWarning, InputError, PlanRefused, StoreError, WeakClustersWarning
 from gmkcf_dask.events import StageNote
 from gmkcf_dask.kernels import tiling
 from gmkcf_dask.kernels.specs import HEAT, LOCAL, factor_specs, local_kernels_for, resolve_kernels
 from gmkcf_dask.pipeline import (
     memory_kernels,
+    request_plan,
     store_plan,
     stored_kernels,
 )
@@ -266,6 +267,21 @@ def test_embeddings_of_any_precision_are_compared_by_cosine(rng, dtype):
     Z = (Z / np.linalg.norm(Z, axis=1, keepdims=True)).astype(dtype)
     assert local_kernels_for(as_features(Z)) == LOCAL
     assert local_kernels_for(as_features(Z * dtype(1.05))) == HEAT
+
+
+def test_local_kernels_that_do_not_fit_into_memory_are_refused(X, monkeypatch):
+    monkeypatch.setattr("gmkcf_dask.pipeline.planning.free_memory", lambda: 50 << 20)
+    with pytest.raises(PlanRefused, match="this process needs"):
+        GMKCF(K).fit(X)
+
+
+def test_a_plan_says_how_neighbours_are_searched(X, monkeypatch):
+    request = request_of(X, "local")
+    exact = request_plan(request, K, threads(2))
+    assert exact.search == "exact search"
+    monkeypatch.setattr("gmkcf_dask.pipeline.planning.choose_terms", lambda frequencies: 16)
+    assert "16 heaviest terms" in request_plan(request, K, threads(2)).search
+    assert request_plan(request_of(X, "local"), K, threads(1)).build_ms >= exact.build_ms
 
 
 def test_more_clusters_than_a_store_was_built_for(tmp_path, X):
