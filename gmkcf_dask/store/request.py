@@ -156,10 +156,12 @@ class KernelRequest:
     def _tell_of_tile_options(self) -> None:
         """Some kernels have such options and others do not."""
         given = self._tile_options()
-        if given:
+        others = [name for name, kind in self.factored.items() if kind not in PRODUCTS]
+        if given and others:
+            own = ", ".join(name for name in self.names if name not in others)
             warnings.warn(
-                f"{' and '.join(given)} is for {', '.join(s.name for s in self.tiled)} alone: "
-                f"{', '.join(self.factored)} have no such option",
+                f"{' and '.join(given)} is for {own} alone: {', '.join(others)} have no such "
+                "option",
                 DataWarning,
                 stacklevel=4,
             )

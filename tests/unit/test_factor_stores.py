@@ -81,7 +81,7 @@ def test_the_same_bits_in_memory_from_a_store_and_by_tasks(tmp_path, X, small_bl
     resources = threads(2)
     plan = store_plan(store, K, resources)
     U = np.random.default_rng(0).random((N, K))
-    edge = {"block": store.manifest.block_size} if "cosine" in kernels else {}
+    edge = {"block": store.manifest.block_size} if "rbf" in kernels else {}
     by_tasks = type(plan)(**{**vars(plan), "kernels_in_memory": False})
     results = [
         stack.fuse(np.full(len(stack.names), 0.1)).matmul(U)

@@ -16,8 +16,8 @@ from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.corpus.validate import as_features
 from gmkcf_dask.kernels.products import has_orthogonal_pair
 from gmkcf_dask.kernels.specs import PAPER12, resolve_kernels
-from gmkcf_dask.pipeline.run import memory_kernels, request_plan, store_plan, stored_kernels
-from gmkcf_dask.store.build import build_store, find_store
+from gmkcf_dask.pipeline import memory_kernels, request_plan, store_plan, stored_kernels
+from gmkcf_dask.store.build import build_store, find_store, look_up
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.request import KernelRequest
 
@@ -152,6 +152,7 @@ def test_training_rows_get_their_labels_back(X, tmp_path, estimator, kernel):
     np.testing.assert_array_equal(again.labels_, model.labels_)
 
 
+@pytest.mark.filterwarnings("ignore:precision.*is for linear alone")
 @pytest.mark.parametrize("kernels", ["linear,cosine", "local,linear"])
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_the_same_bits_in_memory_and_from_a_store(tmp_path, X, monkeypatch, kernels, precision):
@@ -178,7 +179,8 @@ def test_a_store_that_has_tiles_keeps_them(tmp_path, X):
     request = request_of(X, "linear")
     assert request.factored
     assert find_store(tmp_path / "s.zarr", request).names == ("linear",)
-    assert request_plan(request, K, threads(), tmp_path / "s.zarr").precision == "float32"
+    place = look_up(tmp_path / "s.zarr", request)
+    assert request_plan(request, K, threads(), place).precision == "float32"
     again = build_store(tmp_path / "s.zarr", request, Runner(), verify=True)
     assert again.names == ("linear",)
     KCF(K, kernel="linear", store=tmp_path / "s.zarr", random_state=0).fit(X)
