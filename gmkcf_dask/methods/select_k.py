@@ -239,7 +239,7 @@ def suggest(
     validate_restarts(n_restarts)
     validate_rule(assign)
     refuse_extremes(stack)
-    used = fused_weights(stack, weights)
+    used = given_weights(stack, weights)
     # a k that serves as a reference only needs no restarts
     restarts = dict.fromkeys((j for k in ks for j in references_of(k, n)), 1)
     restarts |= dict.fromkeys(ks, n_restarts)
@@ -344,7 +344,7 @@ def validate_rule(assign: object) -> Rule:
     raise InputError(f"assign must be one of {', '.join(get_args(Rule))}, not {assign!r}")
 
 
-def fused_weights(stack: KernelStack, learned: Mapping[str, float] | None) -> Floats:
+def given_weights(stack: KernelStack, learned: Mapping[str, float] | None) -> Floats:
     """The weights of K_w, sum 1, shape (m,)."""
     if learned is None:
         return kernel_weights(stack, MEAN)

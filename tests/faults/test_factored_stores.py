@@ -165,7 +165,7 @@ def test_tiles_and_factors_are_both_counted(tmp_path):
     with disk_of(tmp_path / "disk", "1m") as disk:
         fill(disk, 100 << 10)
         with pytest.raises(DiskFullError, match=r"of factors .* 0 of \d+ tiles are kept, .* free;"):
-            build_store(disk / "s.zarr", request(kernels="cosine,local"), HERE)
+            build_store(disk / "s.zarr", request(kernels="rbf_1,local"), HERE)
 
 
 # forged manifests

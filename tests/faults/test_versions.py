@@ -89,4 +89,4 @@ def test_a_client_that_has_given_up_knows_of_no_workers(two_workers):
     assert len(runner.workers()) == 2
     client.close()
     assert runner.workers() == {}
-    assert runner._stalled("no task finished").retries == 0
+    assert runner._stalled("no task finished", "key").retries == 0

@@ -25,6 +25,7 @@ from gmkcf_dask.kernels.specs import resolve_kernels
 from gmkcf_dask.methods.defaults import PAPER
 from gmkcf_dask.methods.registry import make_method
 from gmkcf_dask.store.build import look_up
+from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.request import KernelRequest
 from helpers.refusals import FIT, THREADS, all_named, gmkcf, raised, refused
 
@@ -113,7 +114,7 @@ def clustered_everywhere(
         labels.append(model.labels_)
     build_by_functions(file, folder / "f.zarr", **given)
     method = make_method("gmkcf", n_clusters=k, max_iter=20, **PAPER)
-    stack = pipeline.KernelStore.open(folder / "f.zarr")
+    stack = KernelStore.open(folder / "f.zarr")
     plan = pipeline.store_plan(stack, k, threads(1))
     (clustering,) = pipeline.fit(pipeline.stored_kernels(stack, plan, threads(1)), method, [0])
     return [*labels, clustering.labels]
