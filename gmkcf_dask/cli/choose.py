@@ -19,6 +19,7 @@ from gmkcf_dask.cli.options import (
     force_option,
     kernel_making_options,
     kernels_option,
+    one_or_named,
     paper_option,
     with_defaults,
 )
@@ -36,7 +37,7 @@ _STAGES = ("reading", "statistics", "write", "suggest")
 
 
 @main.command("suggest-k")
-@click.argument("given", metavar="STORE_OR_INPUT")
+@click.argument("given", metavar="STORE_OR_INPUT", nargs=-1, required=True, callback=one_or_named)
 @click.option("--ks", default="2-15", help="Numbers to choose from: 2-12, or 2,3,5,8, or both.")
 @click.option("--restarts", type=int, default=5, help="Runs for every k, at least 2.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of all randomness.")
@@ -75,8 +76,9 @@ def suggest_k(
 ) -> None:
     """Suggest a number of clusters for a finished STORE, or for INPUT.
 
-    All ks share every pass over the kernels; each has an eigengap, a stability over restarts and a
-    silhouette. The kernel options are for INPUT; a store has its own.
+    All ks share every pass over the kernels, but for dense tables, whose kernels depend on k.
+    Each has an eigengap, a stability over restarts and a silhouette. The kernel options are for
+    INPUT; a store has its own.
     """
     from gmkcf_dask.methods.select_k import suggest, validate_restarts
     from gmkcf_dask.store.files import check_writable

@@ -348,7 +348,7 @@ class _RunOutput:
 
     @contextmanager
     def resumable(self) -> Iterator[None]:
-        """Whatever ends a fit, tell whether it left a checkpoint to go on from."""
+        """Whatever ends a fit, tell whether it left a checkpoint to resume from."""
         from gmkcf_dask.results.checkpoints import may_resume
 
         try:

@@ -329,7 +329,7 @@ class FactorFiles(str):
         return made
 
 
-def _one_or_named(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> str:
+def one_or_named(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> str:
     """One path, or NAME=FILE for each of several factors."""
     named = [part.partition("=") for part in value]
     if len(value) == 1 and (not named[0][1] or Path(value[0]).exists()):
@@ -349,9 +349,9 @@ def _one_or_named(ctx: click.Context, param: click.Parameter, value: tuple[str, 
 
 
 input_argument = click.argument(
-    "input_path", metavar="INPUT", nargs=-1, required=True, callback=_one_or_named
+    "input_path", metavar="INPUT", nargs=-1, required=True, callback=one_or_named
 )
-new_argument = click.argument("new", metavar="NEW", nargs=-1, required=True, callback=_one_or_named)
+new_argument = click.argument("new", metavar="NEW", nargs=-1, required=True, callback=one_or_named)
 
 
 def with_defaults(options: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from gmkcf_dask.compute.factored import FactoredKernels
+from gmkcf_dask.compute.factored import FactoredKernels, sum_in_order
 from gmkcf_dask.compute.operators import BaseFusedKernel, FusedKernel, KernelStack, Overview
 from gmkcf_dask.system.arrays import Floats
 
@@ -105,6 +105,11 @@ class CombinedFusedKernel(BaseFusedKernel):
     def release(self) -> None:
         for part in self._parts:
             part.release()
+
+    def split_matmul(self, Z: Floats, first: int | None = None) -> tuple[Floats, Floats]:
+        products = [part.split_matmul(Z, first) for part in self._parts]
+        KZ, KposZ = (sum_in_order(each) for each in zip(*products, strict=True))
+        return KZ, KposZ
 
     def _product(self, Z: Floats, *, split: bool) -> Floats:
         total = np.zeros((Z.shape[0], Z.shape[1] * (2 if split else 1)))

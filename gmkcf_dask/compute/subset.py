@@ -86,6 +86,10 @@ class FusedSubset(BaseFusedKernel):
     def release(self) -> None:
         self.whole.release()
 
+    def split_matmul(self, Z: Floats, first: int | None = None) -> tuple[Floats, Floats]:
+        KZ, KposZ = self.whole.split_matmul(widen(Z, self.kept), first)
+        return KZ[self.kept], KposZ[self.kept]
+
     def _product(self, Z: Floats, *, split: bool) -> Floats:
         wide = widen(Z, self.kept)
         if split:

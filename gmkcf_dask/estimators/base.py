@@ -53,6 +53,8 @@ from gmkcf_dask.estimators.sklearn_callbacks import (
 )
 from gmkcf_dask.events import Event, Listener, StageNote, ignore
 from gmkcf_dask.kernels.specs import (
+    HEAT,
+    LOCAL,
     FunctionKernel,
     KernelSpec,
     precomputed_specs,
@@ -60,6 +62,7 @@ from gmkcf_dask.kernels.specs import (
 )
 from gmkcf_dask.methods.base import Method
 from gmkcf_dask.methods.contrast import weak_clusters
+from gmkcf_dask.methods.defaults import DEFAULT_KERNELS
 from gmkcf_dask.methods.members import NO_CLUSTER, cluster_sizes
 from gmkcf_dask.methods.registry import make_method, parameters_of
 from gmkcf_dask.pipeline import (
@@ -88,7 +91,7 @@ from gmkcf_dask.results.training import training_of_request, training_of_store
 from gmkcf_dask.store.build import look_up
 from gmkcf_dask.store.files import check_writable
 from gmkcf_dask.store.given import given_factors
-from gmkcf_dask.store.kernel_store import KernelStore
+from gmkcf_dask.store.kernel_store import KernelStore, is_store
 from gmkcf_dask.store.lock import owning
 from gmkcf_dask.store.manifest import Manifest
 from gmkcf_dask.store.object_storage import is_location, location
@@ -174,8 +177,7 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
         seed = seed_of(self.random_state)
         self._check_types()
         self._check_checkpoints(resume=resume)
-        if is_location(X):
-            X = store_at(X)
+        X = self._opened(X)
         begin = time.perf_counter()
         with listening(callbacks_of(self), self.verbose) as listen:
             data = self._kernel_data(X, listen)
@@ -244,10 +246,18 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
         kept["random_state"] = int(self.random_state) if whole else None
         return kept | parameters_of_store(X.manifest, kept) if isinstance(X, KernelStore) else kept
 
+    def _opened(self, X: Any) -> Any:
+        """The store at a path; a path of an array is one where X is a factor."""
+        if not is_location(X):
+            return X
+        kernels = self._kernels_parameter()
+        if isinstance(kernels, str) and kernels == "factored" and not is_store(location(X)):
+            return [X]
+        return store_at(X)
+
     def _kernel_data(self, X: Any, listen: Listener = ignore) -> KernelStore | KernelRequest:
         """A finished store, or kernels to be computed."""
-        if is_location(X):
-            X = store_at(X)
+        X = self._opened(X)
         if not isinstance(X, KernelStore):
             return self._request(X, listen)
         self._refuse_other_parameters(X)
@@ -347,7 +357,13 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
         own = {name: getattr(self, name) for name in stored}
         wanted = self._names_wanted()
         if wanted is not None:
-            stored["kernels"], own["kernels"] = {manifest.kernel_names}, wanted
+            # tiles come first in a store, and a set of kernels stands for those that suit the data
+            names, given = set(manifest.kernel_names), set(wanted)
+            if DEFAULT_KERNELS in given:
+                sets = {spec.name for each in (LOCAL, HEAT) for spec in each}
+                given = given - {DEFAULT_KERNELS} | names & sets
+            known = manifest.kernel_names if given == names else wanted
+            stored["kernels"], own["kernels"] = {manifest.kernel_names}, known
         different = [
             f"{name} (store: {', '.join(map(str, stored[name]))}, parameter: {value})"
             for name, value in own.items()

@@ -26,8 +26,8 @@ from gmkcf_dask.kernels.specs import (
 )
 from gmkcf_dask.kernels.tiles import ResolvedKernel
 from gmkcf_dask.methods.base import MEAN
+from gmkcf_dask.methods.select_k import StackOf
 from gmkcf_dask.pipeline import dense_tiles, memory_factors
-from gmkcf_dask.pipeline.kernels_by_k import StackOf
 from gmkcf_dask.pipeline.prediction import refuse_other_columns
 from gmkcf_dask.pipeline.wordless import Mask
 from gmkcf_dask.results.saved_model import Model

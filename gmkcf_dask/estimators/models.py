@@ -160,7 +160,8 @@ class PredictingClusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ker
         X : array or sparse matrix of shape (n_new, n_features), or texts
             Texts where the model was fitted on texts: they are read with its words and weights.
             Or, with precomputed kernels, those between new and training samples: an array of shape
-            (m, n_new, n_samples) or a list of (n_new, n_samples) arrays.
+            (m, n_new, n_samples) or a list of (n_new, n_samples) arrays. Or, with
+            kernels="factored", the factors of new samples under the names of the fit.
 
         Returns
         -------
@@ -210,7 +211,8 @@ class PredictingClusterer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ker
                 rows: Floats = getattr(self, name)
                 return rows
         training = self._model.training
-        new = X if training.precomputed else features_of(training)
+        given = training.factors is not None and training.factors.given
+        new = X if training.precomputed or given else features_of(training)
         return prediction.transform(self._model, new, self._prediction_resources())
 
     @property

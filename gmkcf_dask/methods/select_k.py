@@ -27,7 +27,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import combinations
 from operator import itemgetter
 from typing import Any, Literal, cast, get_args
@@ -261,9 +260,8 @@ def suggest(
             kernels = stack if stack_of is None else stack_of(max(group))
             done = sum(restarts[k] for k in trials)
 
-            def report(event: object, before: int = done) -> None:
-                if isinstance(event, StageProgress):
-                    listen(StageProgress(STAGE, before + event.done, total, unit="runs"))
+            def report(ended: int, done: int = done) -> None:
+                listen(StageProgress(STAGE, done + ended, total, unit="runs"))
 
             with fused_kernel(kernels, used) as kernel:
                 values, found = _run_trials(
@@ -370,7 +368,7 @@ def _run_trials(
     rounding: float,
     rule: Rule,
     listen: Listener,
-    report: Callable[[object, int], None],
+    report: Callable[[int], None],
 ) -> tuple[Floats, dict[int, KTrial]]:
     """Eigenvalues, enough for `ks`; and the runs of every k in `restarts`, by k.
 
@@ -394,7 +392,12 @@ def _run_trials(
             _run(kernel, start, k, weights, rounding, own_seed, sample, rule)
             for k, own_seed, start in starts
         ]
-        results = run_in_lockstep(generators, multiply_by(kernel), partial(report, done), STAGE)
+
+        def hear(event: object, done: int = done) -> None:
+            if isinstance(event, StageProgress):
+                report(done + event.done)
+
+        results = run_in_lockstep(generators, multiply_by(kernel), hear, STAGE)
         for (k, _, _), run in zip(starts, results, strict=True):
             runs[k].append(run)
         done += len(results)

@@ -21,7 +21,7 @@ from gmkcf_dask.compute.lockstep import (
     run_in_lockstep,
 )
 from gmkcf_dask.compute.operators import KernelStack
-from gmkcf_dask.events import Listener, ignore
+from gmkcf_dask.events import ignore
 from gmkcf_dask.methods.base import (
     MEAN,
     NEW_RUN,
@@ -43,7 +43,7 @@ def may_share(methods: Sequence[AnyMethod], n: int) -> bool:
 
 
 def fit_together(
-    stack: KernelStack, methods: Sequence[AnyMethod], seed: int, listen: Listener = ignore
+    stack: KernelStack, methods: Sequence[AnyMethod], seed: int
 ) -> list[tuple[Clustering, float]]:
     """A clustering by each method, as it finds it alone, and its seconds.
 
@@ -61,7 +61,7 @@ def fit_together(
                 runs.append(_timed(steps, seconds, i))
                 owners.append(i)
         multiply = _shared(multiply_by(kernel), seconds, owners)
-        ends = run_in_lockstep(runs, multiply, listen, "compare")
+        ends = run_in_lockstep(runs, multiply)
         found = []
         for i, method in enumerate(methods):
             own = [end for end, owner in zip(ends, owners, strict=True) if owner == i]

@@ -254,7 +254,7 @@ def _together(
         for method in single.values():
             for_only(method, kept)
         with _quiet():
-            found = fit_together(own, list(single.values()), seed, listen)
+            found = fit_together(own, list(single.values()), seed)
             return {
                 name: (for_all(add_contrast(own, method, clustering), kept), seconds)
                 for (name, method), (clustering, seconds) in zip(single.items(), found, strict=True)

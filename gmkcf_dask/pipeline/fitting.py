@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from gmkcf_dask.cluster import Resources
 from gmkcf_dask.compute.costs import Job
@@ -326,6 +326,7 @@ def _run_result(
         precision=store.manifest.precision,
         block_size=store.manifest.block_size,
         kernels=list(store.manifest.kernels),
+        factored=list(store.manifest.factored) or UNSET,
         kernel_weights=dict(zip(names, clustering.weights.tolist(), strict=True)),
         weights_history=clustering.weights_history.tolist(),
         objective_history=list(clustering.history),

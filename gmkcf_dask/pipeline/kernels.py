@@ -132,15 +132,19 @@ def memory_kernels(
     refuse_large_factors(request, n_clusters, job)
     arrays = MemoryArrays()
     arrays.build(factor_stages(request.factors, request.features, arrays), listen)
-    read = arrays
-    if request.corpus is not None:
-        read = MemoryArrays({**arrays.arrays, FEATURES: request.corpus.X})
+    read = readable_arrays(request, arrays.arrays)
     wide = request.precision == "float64"
     factored = FactoredKernels(memory_factors(request.factored, read, n_clusters, wide=wide))
     if dense is None or built is None:
         return MemoryKernels(factored, FACTOR_ROWS, arrays=arrays.arrays)
     both = CombinedKernels(dense, factored)
     return MemoryKernels(both, dense.block_size, built.kernels, built.norms, arrays.arrays)
+
+
+def readable_arrays(request: KernelRequest, arrays: Mapping[str, npt.NDArray[Any]]) -> MemoryArrays:
+    """What factors are read from: arrays that were made, and the features."""
+    features = {} if request.corpus is None else {FEATURES: request.corpus.X}
+    return MemoryArrays({**arrays, **features})
 
 
 def memory_factors(

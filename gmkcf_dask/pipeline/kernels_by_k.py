@@ -14,19 +14,22 @@ from gmkcf_dask.compute.factor_plan import FactorPlan
 from gmkcf_dask.compute.factored import FactoredKernels
 from gmkcf_dask.compute.operators import KernelStack
 from gmkcf_dask.compute.plan import Plan
-from gmkcf_dask.pipeline.kernels import MemoryKernels, memory_factors, stored_factors
-from gmkcf_dask.store.factors import MemoryArrays
+from gmkcf_dask.methods.select_k import StackOf
+from gmkcf_dask.pipeline.kernels import (
+    MemoryKernels,
+    memory_factors,
+    readable_arrays,
+    stored_factors,
+)
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.request import KernelRequest
-
-StackOf = Callable[[int], KernelStack]
 
 
 def memory_kernels_by_k(request: KernelRequest, made: MemoryKernels) -> StackOf | None:
     """Kernels in memory for k clusters; None where they are the same for every k."""
     if made.arrays is None or "heat" not in request.factored.values():
         return None
-    arrays, wide = MemoryArrays(dict(made.arrays)), request.precision == "float64"
+    arrays, wide = readable_arrays(request, made.arrays), request.precision == "float64"
 
     def factors(k: int) -> FactoredKernels:
         return FactoredKernels(memory_factors(request.factored, arrays, k, wide=wide))

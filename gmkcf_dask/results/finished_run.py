@@ -145,10 +145,12 @@ def _training(result: RunResult, run: Path, ids: tuple[str, ...]) -> Training:
 
 def _parameters(result: RunResult) -> dict[str, Any]:
     """Parameters of an estimator that makes the same kernels."""
-    options = {
-        name: getattr(result.kernels[0], name)
+    factored = () if result.factored is UNSET else result.factored
+    records = [one for one in (*result.kernels, *factored) if one.normalization is not None]
+    options: dict[str, Any] = {
+        name: getattr(records[0], name)
         for name in ("normalization", "scaling")
-        if len({getattr(entry, name) for entry in result.kernels}) == 1
+        if len({getattr(one, name) for one in records}) == 1
     }
     names = list(result.kernel_weights)
     which = {"kernels": names} if result.kernel is None else {"kernel": result.kernel}
@@ -156,6 +158,6 @@ def _parameters(result: RunResult) -> dict[str, Any]:
         **options,
         **which,
         "precision": result.precision,
-        "block_size": result.block_size,
+        "block_size": result.block_size if result.kernels else "auto",  # factors have no tiles
         "random_state": result.seed,
     }

@@ -337,6 +337,8 @@ class RunResult(Struct, frozen=True, kw_only=True):
     """What people call the samples: documents where they are texts."""
     warnings: list[str] = []
     seconds: StageSeconds = {}
+    factored: list[FactorRecord] | UnsetType = UNSET
+    """Factored kernels; left out where there are none."""
 
 
 # checkpoints

@@ -355,9 +355,9 @@ class StoredFactors(StoredArrays):
             ends = np.cumsum(lengths, dtype=np.int64)
             count = int(ends[-1])
             if lengths.min() < 0 or count > columns.size:
-                raise self._damaged(lengths_of, "holds impossible values")
+                raise self._damaged(lengths_of, "holds invalid values")
             if count and not 0 <= columns[:count].min() <= columns[:count].max() < width:
-                raise self._damaged(columns_of, "holds impossible values")
+                raise self._damaged(columns_of, "holds invalid values")
             entries = (values[:count], columns[:count], np.concatenate([[0], ends]))
             made = sparse.csr_array(entries, shape=(len(lengths), width))
             parts.append(made[max(begin, first) - first : end - first])

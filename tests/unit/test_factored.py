@@ -14,6 +14,7 @@ from gmkcf_dask.compute import factored
 from gmkcf_dask.compute.combined import CombinedKernels
 from gmkcf_dask.compute.factored import FactoredKernels, MemoryFactors, factor_blocks
 from gmkcf_dask.compute.runner import Runner
+from gmkcf_dask.compute.subset import SubsetKernels
 from gmkcf_dask.methods.gmkcf import Gmkcf, gmkcf
 
 N, C = 57, 4
@@ -48,6 +49,26 @@ def stack(request, Zs, form, monkeypatch):
 
 def close(a, b):
     np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-10)
+
+
+def test_a_subset_and_a_sum_make_the_first_columns_of_the_positive_part_alone(rng):
+    Zs = factors(rng, True)
+    made, Y, kept = [], rng.random((N, C)), np.arange(N) % 5 > 0
+
+    class Counted(FactoredKernels):
+        def product(self, weights, Y, positive=0):
+            made.append(positive)
+            return super().product(weights, Y, positive)
+
+    both = Counted(MemoryFactors.of(Zs, ["a", "b", "c"]))
+    K = rng.random((N, N))
+    mixed = CombinedKernels(dense([K + K.T]), both)
+    for stack, rows in ((SubsetKernels(both, kept), kept), (mixed, slice(None))):
+        fused = stack.fuse(np.full(len(stack.names), 0.3))
+        whole, first = fused.split_matmul(Y[rows]), fused.split_matmul(Y[rows], 2)
+        close(first[0], whole[0])
+        close(first[1], whole[1][:, :2])
+    assert made == [C, 2, C, 2]
 
 
 def split_kernel(Zs, w):

@@ -71,6 +71,30 @@ def forms(folder, Z, form):
     return {"array": Z, "str": str(file), "Path": file, "list": Z.tolist()}[form]
 
 
+@pytest.mark.parametrize("estimator", [KernelKMeans, KCF, KernelSpectralClustering])
+def test_fit_transform_is_fit_and_transform(Zs, estimator):
+    rows = estimator(K, kernel="factored", random_state=0).fit_transform(Zs)
+    again = estimator(K, kernel="factored", random_state=0).fit(Zs)
+    np.testing.assert_allclose(rows, again.transform(Zs), atol=1e-6)
+
+
+def test_the_path_of_an_array_is_a_factor(Zs, tmp_path):
+    np.save(tmp_path / "z.npy", Zs["title"])
+    model = GMKCF(K, kernels="factored", random_state=0)
+    labels = model.fit(tmp_path / "z.npy").labels_
+    np.testing.assert_array_equal(labels, model.fit([Zs["title"]]).labels_)
+
+
+def test_suggest_k_takes_named_files(Zs, tmp_path):
+    for name, Z in Zs.items():
+        np.save(tmp_path / f"{name}.npy", Z)
+    files = [f"{name}={tmp_path / name}.npy" for name in Zs]
+    words = ["suggest-k", *files, "--kernels", "factored", "--ks", "2-4", "--restarts", "2"]
+    result = CliRunner().invoke(main, [*words, "--cluster", "threads", "--quiet"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.strip() == str(K)
+
+
 FORMS = ["array", "list", "csr", "npz", "memmap", "str", "Path", "zarr", "zarr path", "zarr 2"]
 
 

@@ -5,10 +5,12 @@ import tracemalloc
 import naive
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
 from gmkcf_dask import GMKCF, KCF, KernelKMeans, KernelSpectralClustering, load
+from gmkcf_dask.cli import main
 from gmkcf_dask.cluster import threads
 from gmkcf_dask.compute import factored
 from gmkcf_dask.compute.runner import Runner
@@ -20,6 +22,40 @@ from gmkcf_dask.pipeline import memory_kernels, request_plan, store_plan, stored
 from gmkcf_dask.store.build import build_store, find_store, look_up
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.request import KernelRequest
+
+
+@pytest.mark.usefixtures("calm")
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--kernels", "linear", "--scaling", "none", "--normalization", "none"],
+        ["--kernels", "local,rbf_1", "--block", "64"],
+    ],
+    ids=["local", "linear", "mixed"],
+)
+def test_a_run_that_is_loaded_is_fitted_again_to_the_same_clusters(tmp_path, rng, options):
+    X = np.vstack([rng.normal(size=(20, 4)) + 5 * np.eye(4)[c] for c in range(3)])
+    np.save(tmp_path / "x.npy", X)
+    out = tmp_path / "run"
+    words = ["run", tmp_path / "x.npy", "-k", 3, "--out", out, "--cluster", "threads", *options]
+    assert CliRunner().invoke(main, list(map(str, words))).exit_code == 0
+    model = load(out)
+    labels, objective = model.labels_, model.objective_history_
+    model.fit(X)
+    np.testing.assert_array_equal(model.labels_, labels)
+    np.testing.assert_allclose(model.objective_history_, objective, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("calm")
+@pytest.mark.parametrize("kernels", [["heat_s", "rbf_1"], ["local", "rbf_1"]])
+def test_a_store_of_tiles_and_factors_is_that_of_its_kernels_in_any_order(tmp_path, rng, kernels):
+    X = rng.normal(size=(40, 3))
+    model = GMKCF(2, kernels=kernels, random_state=0, store=tmp_path / "s.zarr")
+    labels = model.fit(X).labels_
+    model.set_params(store=None)
+    np.testing.assert_array_equal(model.fit(tmp_path / "s.zarr").labels_, labels)
+
 
 pytestmark = pytest.mark.usefixtures("calm")
 N, D, K = 60, 40, 3

@@ -15,7 +15,7 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from gmkcf_dask import GMKCF, KSuggestion, StageProgress, suggest_k
 from gmkcf_dask.cli.choose import parse_ks
-from gmkcf_dask.errors import InputError
+from gmkcf_dask.errors import DataWarning, InputError
 from gmkcf_dask.methods import select_k as choosing
 from gmkcf_dask.methods.select_k import (
     BEHIND,
@@ -276,6 +276,14 @@ def test_runs_are_told(four):
     assert (events[0].done, events[0].total) == (0, 17)
     assert (events[-1].done, events[-1].total) == (17, 17)
     assert [e.done for e in events] == sorted(e.done for e in events)
+    assert any(0 < e.done < 17 for e in events)
+
+
+def test_linear_and_heat_kernels_in_memory_are_tried_together(rng):
+    X = np.vstack([rng.normal(size=(20, 3)) + 6 * np.eye(3)[c] for c in range(3)])
+    with pytest.warns(DataWarning, match="for linear alone"):
+        suggestion = suggest_k(X, (2, 3), n_restarts=2, kernels="local,linear", scaling="none")
+    assert set(suggestion.kernel_weights) == {"heat_s", "heat_m", "heat_l", "linear"}
 
 
 # what it costs
