@@ -96,7 +96,8 @@ def _input_sizes(params: dict[str, Any]) -> _Sizes:
     return _Sizes(
         shape,
         size,
-        0 if products else sum(isinstance(spec, TileSpec) for spec in specs),
+        # linear and cosine may be in tiles or factored, which the data decide: count both
+        sum(isinstance(spec, TileSpec) for spec in specs),
         tuple(kinds for kinds in factored if kinds),
         params.get("max_clusters") or max(MAX_CLUSTERS, params["n_clusters"]),
         params.get("precision") or "float32",
