@@ -34,6 +34,8 @@ class CombinedKernels:
     def traces(self) -> Floats:
         return np.concatenate([self.tiled.traces, self.factored.traces])
 
+    semidefinite = False
+
     @property
     def nonnegative(self) -> bool:
         return self.tiled.nonnegative and self.factored.nonnegative
@@ -100,6 +102,7 @@ class CombinedFusedKernel(BaseFusedKernel):
         if np.any(weights[m:]):
             self._parts.append(stack.factored.fuse(weights[m:]))
         self.nonnegative = all(part.nonnegative for part in self._parts)
+        self.semidefinite = all(part.semidefinite for part in self._parts)
         self.signed_factors = any(part.signed_factors for part in self._parts)
 
     def release(self) -> None:

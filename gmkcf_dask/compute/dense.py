@@ -90,6 +90,8 @@ class DenseKernels:
     def traces(self) -> Floats:
         return np.array([self.diagonal(i).sum() for i in range(len(self.names))])
 
+    semidefinite = False
+
     @cached_property
     def nonnegative(self) -> bool:
         return all(bool(stack.min() >= 0) for stack in self._reader.stacks)

@@ -171,6 +171,8 @@ class FactoredKernels:
         """Of each kernel, whether its factor has a negative entry."""
         return self._facts[1]
 
+    semidefinite = True
+
     @property
     def nonnegative(self) -> bool:
         return not any(self.signed)
@@ -335,6 +337,7 @@ class FusedFactors(BaseFusedKernel):
         super().__init__(stack, weights)
         self.nonnegative = not any(stack.signed[i] for i in np.flatnonzero(weights))
         self.signed_factors = not self.nonnegative
+        self.semidefinite = bool((weights >= 0).all())
         self._stack = stack
         used = np.flatnonzero(weights)
         self.wide = is_wide([stack.source.ranks[i] for i in used])

@@ -84,6 +84,10 @@ class FusedKernel(Protocol):
         """No entry is below zero."""
 
     @property
+    def semidefinite(self) -> bool:
+        """It is known as Z Zᵀ, so it has no negative eigenvalue."""
+
+    @property
     def signed_factors(self) -> bool:
         """It, or a part of it, is known by factors of mixed signs: degrees may be 0 or less."""
 
@@ -128,6 +132,10 @@ class KernelStack(Protocol):
         """No entry of any kernel is below zero."""
 
     @property
+    def semidefinite(self) -> bool:
+        """Every kernel is known as Z Zᵀ."""
+
+    @property
     def products_per_weight_step(self) -> int:
         """Products with a kept fused kernel that touch as many bytes as fusing and errors do."""
 
@@ -168,6 +176,7 @@ class BaseFusedKernel(ABC):
     """What follows from one product alone; each operator implements `_product`."""
 
     signed_factors = False
+    semidefinite = False
 
     def __init__(self, stack: KernelStack, weights: Floats) -> None:
         used = np.flatnonzero(weights)

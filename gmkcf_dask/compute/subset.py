@@ -34,6 +34,10 @@ class SubsetKernels:
         return np.array([float(self.diagonal(i).sum()) for i in range(len(self.names))])
 
     @property
+    def semidefinite(self) -> bool:
+        return self.whole.semidefinite
+
+    @property
     def nonnegative(self) -> bool:
         return self.whole.nonnegative
 
@@ -82,6 +86,7 @@ class FusedSubset(BaseFusedKernel):
         self.whole, self.kept = whole, stack.kept
         self.label, self.most_columns = whole.label, whole.most_columns
         self.nonnegative, self.signed_factors = whole.nonnegative, whole.signed_factors
+        self.semidefinite = whole.semidefinite
 
     def release(self) -> None:
         self.whole.release()

@@ -114,6 +114,8 @@ class TiledKernels:
     def traces(self) -> Floats:
         return np.array([self.diagonal(i).sum() for i in range(len(self.names))])
 
+    semidefinite = False
+
     @property
     def nonnegative(self) -> bool:
         minima = self._store.manifest.stored_minima

@@ -326,14 +326,17 @@ def has_risen(J_old: float, J_new: float, trace: float, rounding: float) -> bool
     return J_new - J_old > 100 * rounding * abs(trace)
 
 
-def refuse_unbounded(J: float, trace: float, *, nonnegative: bool) -> None:
-    """With mixed signs and no positive semi-definiteness J has no lower bound: stop, and say so."""
+def refuse_unbounded(J: float, trace: float, *, bounded: bool) -> None:
+    """With mixed signs and no positive semi-definiteness J has no lower bound: stop, and say so.
+
+    Of factored kernels an exact fit leaves a J around 0, below it by rounding.
+    """
     if not np.isfinite(J):
         raise NumericsError(
             "the objective is no longer finite: the kernels hold numbers too large to multiply; "
             f"{SCALE_THEM}"
         )
-    if not nonnegative and -_NEGATIVE * abs(trace) > J:
+    if not bounded and -_NEGATIVE * abs(trace) > J:
         raise NotPositiveError(
             f"the objective fell to {J:.4g}, below zero: a kernel with mixed signs is not positive "
             "semi-definite, so there is no best factorization; fix the kernels, or "

@@ -110,7 +110,7 @@ def gmkcf(
 
         e = stack.errors(U, V)
         trace = float(w**2 @ stack.traces)
-        refuse_unbounded(float(w**2 @ e), trace, nonnegative=stack.nonnegative)
+        refuse_unbounded(float(w**2 @ e), trace, bounded=stack.nonnegative or stack.semidefinite)
         floored.update(np.array(stack.names)[e < floor])
         e = np.maximum(e, floor)
         J_before = float(w**2 @ e)

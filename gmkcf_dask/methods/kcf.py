@@ -89,7 +89,7 @@ def kcf(
     for _ in range(len(history), options.max_iter + 1):
         at = yield from iterate(kernel, at, options)
         J_old, J = history[-1], at.objective(kernel.trace)
-        refuse_unbounded(J, kernel.trace, nonnegative=kernel.nonnegative)
+        refuse_unbounded(J, kernel.trace, bounded=kernel.nonnegative or kernel.semidefinite)
         J = max(J, rounding * kernel.trace)
         history.append(J)
         context.report(history, options.max_iter, weights, options.tol)

@@ -145,4 +145,4 @@ def test_what_is_not_finite_goes_no_further(make):
 
 @pytest.mark.parametrize("J", [np.nan, np.inf, -np.inf])
 def test_an_objective_that_is_not_finite_ends_the_run(J):
-    raised(lambda: refuse_unbounded(J, 1.0, nonnegative=True), NumericsError)
+    raised(lambda: refuse_unbounded(J, 1.0, bounded=True), NumericsError)

@@ -16,6 +16,7 @@ from gmkcf_dask.compute.factored import FactoredKernels, MemoryFactors, factor_b
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.compute.subset import SubsetKernels
 from gmkcf_dask.methods.gmkcf import Gmkcf, gmkcf
+from gmkcf_dask.methods.kcf import Kcf
 
 N, C = 57, 4
 RANKS = (3, 7, 5)
@@ -141,6 +142,20 @@ def test_nonnegative_factors_iterate_like_dense_kernels(rng, dtype, of_J, of_fac
         np.testing.assert_allclose(run.w, w, rtol=of_J)
         for factor, expected in ((run.U, U), (run.V, V)):
             np.testing.assert_allclose(factor, expected, rtol=0, atol=of_factors * expected.max())
+
+
+@pytest.mark.usefixtures("calm")
+@pytest.mark.parametrize("method", [Gmkcf, Kcf])
+def test_factors_that_concepts_reproduce_exactly_have_an_objective_around_zero(method):
+    """Rounding may take it below, which tells nothing about the kernels."""
+    rng = np.random.default_rng(0)
+    rows = np.linalg.qr(rng.normal(size=(9, 3)))[0].T[np.repeat(np.arange(3), 400)]
+    stack = stack_of([rows.astype(np.float32), (-rows).astype(np.float32)])
+    options = method(3, init="spectral", solver="accelerated", tol=0.0, max_iter=30)
+    kernels = [] if method is Gmkcf else [["mean"]]
+    (made,) = options.fit(stack, [0], *kernels)
+    assert made.objective <= 1e-4 * stack.traces.sum()
+    assert len(np.unique(made.labels)) == 3
 
 
 def test_mixed_signs_iterate_like_the_oracle_with_the_same_split(rng):
