@@ -115,6 +115,19 @@ def runner_named(request):
 
 
 @pytest.fixture
+def small_blocks(monkeypatch):
+    """Several blocks of rows in a small store."""
+    from gmkcf_dask.compute import factored
+    from gmkcf_dask.kernels import tiling
+    from gmkcf_dask.store import factors, layout, manifest
+
+    for module in (factored, factors):
+        monkeypatch.setattr(module, "BLOCK_ROWS", 32)
+    for module in (tiling, layout, manifest):
+        monkeypatch.setattr(module, "FACTOR_ROWS", 32)
+
+
+@pytest.fixture
 def calm():
     """Tiny problems are reproduced exactly, not to the last digit, or have no clusters.
 

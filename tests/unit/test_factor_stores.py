@@ -14,7 +14,6 @@ from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.corpus.validate import as_features
 from gmkcf_dask.errors import DataWarning, InputError, PlanRefused, StoreError, WeakClustersWarning
 from gmkcf_dask.events import StageNote
-from gmkcf_dask.kernels import tiling
 from gmkcf_dask.kernels.specs import HEAT, LOCAL, factor_specs, local_kernels_for, resolve_kernels
 from gmkcf_dask.pipeline import (
     memory_kernels,
@@ -31,18 +30,6 @@ from gmkcf_dask.store.request import KernelRequest
 from gmkcf_dask.store.verify import find_damage
 
 N, D, K = 90, 40, 3
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """Several blocks of rows in a small store."""
-    from gmkcf_dask.compute import factored
-    from gmkcf_dask.store import layout, manifest
-
-    for module in (factored, factors_module):
-        monkeypatch.setattr(module, "BLOCK_ROWS", 32)
-    for module in (tiling, layout, manifest):
-        monkeypatch.setattr(module, "FACTOR_ROWS", 32)
 
 
 @pytest.fixture

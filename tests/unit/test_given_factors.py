@@ -13,8 +13,6 @@ from gmkcf_dask.cli import main
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.corpus.arrays import RowArray
 from gmkcf_dask.errors import DamagedStoreError, DataWarning, InputError
-from gmkcf_dask.kernels import tiling
-from gmkcf_dask.store import factors as factors_module
 from gmkcf_dask.store.build import build_store
 from gmkcf_dask.store.given import given_factors
 from gmkcf_dask.store.kernel_store import KernelStore
@@ -25,18 +23,6 @@ from gmkcf_dask.store.verify import find_damage
 
 pytestmark = pytest.mark.usefixtures("calm")
 N, K = 90, 3
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """Several blocks of rows in a small store."""
-    from gmkcf_dask.compute import factored
-    from gmkcf_dask.store import layout, manifest
-
-    for module in (factored, factors_module):
-        monkeypatch.setattr(module, "BLOCK_ROWS", 32)
-    for module in (tiling, layout, manifest):
-        monkeypatch.setattr(module, "FACTOR_ROWS", 32)
 
 
 @pytest.fixture
