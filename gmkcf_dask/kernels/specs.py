@@ -26,6 +26,9 @@ Normalization = Literal["unit", "degree", "none"]
 Scaling = Literal["minmax", "none"]
 NORMALIZATIONS: tuple[Normalization, ...] = get_args(Normalization)
 SCALINGS: tuple[Scaling, ...] = get_args(Scaling)
+Layout = Literal["auto", "each", "gram"]
+"""One array for each kernel, or one for all kernels that are functions of inner products."""
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 # Names that mean something to the file system or to Zarr: the folder itself, its parent, metadata.
@@ -192,6 +195,42 @@ PAPER12: tuple[KernelSpec, ...] = (
     Cosine(),
 )
 KERNEL_SETS: dict[str, tuple[KernelSpec, ...]] = {"paper12": PAPER12, "local": (LocalSet(),)}
+MOST_IN_BANK = 1000
+"""Above it, four digits no longer keep the spacing of an `rbf_bank` even."""
+
+
+def rbf_bank(m: int) -> tuple[Rbf, ...]:
+    """Gaussian kernels of m widths, logarithmically spaced from 0.01 to 100.
+
+    A width has four significant digits, so that its name is short and says it exactly.
+
+    >>> [spec.name for spec in rbf_bank(4)]
+    ['rbf_0.01', 'rbf_0.2154', 'rbf_4.642', 'rbf_100']
+    """
+    if not isinstance(m, numbers.Integral) or not 2 <= m <= MOST_IN_BANK:
+        raise _no_bank(m)
+    exponents = np.linspace(-2.0, 2.0, int(m))
+    return tuple(Rbf(float(f"{10.0**exponent:.4g}")) for exponent in exponents)
+
+
+def _no_bank(given: object) -> InputError:
+    return InputError(
+        f"rbf_bank(M) needs a whole number M in 2 … {MOST_IN_BANK}, such as rbf_bank(100), not "
+        f"{given!r}"
+    )
+
+
+def kernel_set(name: str) -> tuple[KernelSpec, ...] | None:
+    """The kernels of the set of this name; None if no set has it.
+
+    >>> len(kernel_set("rbf_bank(100)")), kernel_set("cosine")
+    (100, None)
+    """
+    if not name.startswith("rbf_bank"):
+        return KERNEL_SETS.get(name)
+    if match := re.fullmatch(r"rbf_bank\(([0-9]{1,9})\)", name):
+        return rbf_bank(int(match[1]))
+    raise _no_bank(name)
 
 
 def parse_kernel(name: str) -> KernelSpec:
@@ -213,25 +252,45 @@ def parse_kernel(name: str) -> KernelSpec:
             return Rbf(float(match[1]))
         if match := re.fullmatch(rf"poly_a{_NUMBER}_b(\d{{1,3}})", name):
             return Polynomial(float(match[1]), int(match[2]))
-    known = [*KERNEL_SETS, *(spec.name for spec in (*PAPER12, *LOCAL, *HEAT)), "linear"]
+    members_known = (spec.name for spec in (*PAPER12, *LOCAL, *HEAT))
+    known = [*KERNEL_SETS, "rbf_bank(100)", *members_known, "linear"]
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     raise InputError(
-        f"unknown kernel {name!r}: {hint}Known are the sets local and paper12, their members such "
-        "as local_1, linear, cosine, rbf_T with T > 0 (rbf_0.5) and poly_aA_bB with A ≥ 0 and a "
-        "whole B ≥ 1 (poly_a1_b2)"
+        f"unknown kernel {name!r}: {hint}Known are the sets local, paper12 and rbf_bank(M), their "
+        "members such as local_1, linear, cosine, rbf_T with T > 0 (rbf_0.5) and poly_aA_bB with "
+        "A ≥ 0 and a whole B ≥ 1 (poly_a1_b2)"
     )
 
 
 def resolve_kernels(kernels: object) -> tuple[KernelSpec, ...]:
     """Kernel specs from a set's name, a kernel's name, a spec, a callable, or a list of these.
 
+    A kernel that is in two sets is taken once.
+
     >>> [spec.name for spec in resolve_kernels("paper12")][:2]
     ['rbf_0.01', 'rbf_0.05']
+    >>> [spec.name for spec in resolve_kernels("linear,rbf_bank(3),rbf_bank(2)")]
+    ['linear', 'rbf_0.01', 'rbf_1', 'rbf_100']
     """
-    specs = tuple(_flatten(kernels))
+    specs = _joined(tuple(_groups(kernels)))
     check_names(specs)
     return specs
+
+
+def _joined(groups: Sequence[tuple[KernelSpec, ...]]) -> tuple[KernelSpec, ...]:
+    """The kernels of all groups, those of a set without what earlier, other sets have.
+
+    Whatever else is named twice stays, and `check_names` refuses it.
+    """
+    specs: list[KernelSpec] = []
+    sets: list[tuple[KernelSpec, ...]] = []
+    for group in groups:
+        shared = {spec for other in sets if other != group for spec in other}
+        is_set = len(group) > 1
+        specs += [spec for spec in group if not (is_set and spec in shared)]
+        sets += [group] if is_set else []
+    return tuple(specs)
 
 
 def local_kernels_for(X: Any) -> tuple[KernelSpec, ...]:
@@ -331,14 +390,15 @@ def check_names(specs: Sequence[KernelSpec]) -> None:
             raise InputError(f"kernel {name!r} is named twice: name each kernel once")
 
 
-def _flatten(kernels: object) -> Iterable[KernelSpec]:
+def _groups(kernels: object) -> Iterable[tuple[KernelSpec, ...]]:
+    """What each name, spec and callable stands for: the kernels of a set, or one kernel."""
     if isinstance(kernels, str):
         for name in filter(None, (part.strip() for part in kernels.split(","))):
-            yield from KERNEL_SETS.get(name) or (parse_kernel(name),)
+            yield kernel_set(name) or (parse_kernel(name),)
     elif isinstance(kernels, KernelSpec):
-        yield kernels
+        yield (kernels,)
     elif callable(kernels):
-        yield FunctionKernel(kernels, getattr(kernels, "__name__", type(kernels).__name__))
+        yield (FunctionKernel(kernels, getattr(kernels, "__name__", type(kernels).__name__)),)
     elif _holds_numbers(kernels):
         raise InputError(
             f"kernels must be names, not {_shown_numbers(kernels)}: pass matrices to fit and "
@@ -346,7 +406,7 @@ def _flatten(kernels: object) -> Iterable[KernelSpec]:
         )
     elif isinstance(kernels, Iterable) and getattr(kernels, "ndim", 1) != 0:
         for item in kernels:
-            yield from _flatten(item)
+            yield from _groups(item)
     else:
         raise InputError(
             f"kernels must be names, kernel specs, callables or 'precomputed', not {kernels!r}"
