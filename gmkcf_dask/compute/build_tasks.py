@@ -20,11 +20,21 @@ import numpy.typing as npt
 
 from gmkcf_dask.compute.blas import on_cores
 from gmkcf_dask.compute.runner import Runner
+from gmkcf_dask.compute.tile_ops import MemoryTiles
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.events import Listener, StageProgress, ignore
 from gmkcf_dask.kernels.features import Features, PairTile
-from gmkcf_dask.kernels.statistics import Kernels, TileStatistics, resolve, run_here
-from gmkcf_dask.kernels.tiles import STORED_DTYPE, stored_tiles
+from gmkcf_dask.kernels.gram import (
+    GramKernels,
+    GramMatrix,
+    encode_gram,
+    is_function_of_gram,
+    lowest_value,
+    row_vectors,
+    with_statistics,
+)
+from gmkcf_dask.kernels.statistics import Kernels, Resolved, TileStatistics, resolve, run_here
+from gmkcf_dask.kernels.tiles import CODE_SCALE, STORED_DTYPE, stored_tiles
 from gmkcf_dask.kernels.tiling import Precision, Tiling
 from gmkcf_dask.system.arrays import Floats
 from gmkcf_dask.system.units import ceil_div
@@ -38,10 +48,24 @@ class BuiltTiles:
     """Kernels in memory, as they would be stored, with their statistics."""
 
     stacks: tuple[npt.NDArray[Any], ...]
-    """One per tile, each of shape (m, len I, len J)."""
+    """One per tile, each of shape (m', len I, len J); of kernels with tiles of their own."""
     kernels: Kernels
     norms: dict[str, Floats]
     """By kernel, what normalisation divides by, shape (n,)."""
+    gram: GramKernels | None = None
+    gram_tiles: tuple[npt.NDArray[Any], ...] = ()
+    """Of the Gram matrix, where kernels are evaluated from it."""
+
+    def tiles(
+        self, tiling: Tiling, precision: Precision, stored: tuple[int, ...] | None = None
+    ) -> MemoryTiles:
+        """The same for operators; `stored` is by kernel the number whose tiles stand for it."""
+        m = len(self.kernels)
+        each = tuple(range(m)) if stored is None else stored
+        if self.gram is not None:
+            each = (*(m if i in self.gram.by_number else own for i, own in enumerate(each)), m)
+        scale = CODE_SCALE[precision]
+        return MemoryTiles(self.stacks, tiling, scale, each, self.gram, self.gram_tiles)
 
 
 def tiles_of(
@@ -50,8 +74,12 @@ def tiles_of(
     block: int,
     precision: Precision,
     listen: Listener = ignore,
+    matrix: GramMatrix | None = None,
 ) -> BuiltTiles:
-    """Compute the tiles of kernels in this process; each kernel may have options of its own."""
+    """Compute the tiles of kernels in this process; each kernel may have options of its own.
+
+    With `matrix` kernels that are functions of it have no tiles of their own.
+    """
     tiling = Tiling(features.n_samples, block)
     everything, step = range(tiling.n_tiles), tiles_per_build_task(tiling)
     lock, done = Lock(), count(1)
@@ -63,30 +91,62 @@ def tiles_of(
         listen(StageProgress(what, tiling.n_tiles, tiling.n_tiles))
         return reduce(add, parts)
 
-    def make(t: int) -> npt.NDArray[Any]:
-        stack = np.empty((len(kernels), *tiling.shape(t)), STORED_DTYPE[precision])
-        tile = PairTile.at(features, tiling, t)
-        for out, (_, stored, _) in zip(
-            stack, stored_tiles(kernels, tile, norms, precision), strict=True
-        ):
-            out[...] = stored
+    found = resolve(kernels, features, tiling, sweep, distances=matrix is not None)
+    kernels, norms, least = found.kernels, found.norms, []
+    own = tuple(k for k in kernels if matrix is None or not is_function_of_gram(k.spec))
+    if matrix is not None:
+        matrix = with_statistics(matrix, found)
+
+    def make(t: int) -> tuple[npt.NDArray[Any] | None, npt.NDArray[Any] | None]:
+        stack, kept, tile = None, None, PairTile.at(features, tiling, t)
+        if own:
+            stack = np.empty((len(own), *tile.shape), STORED_DTYPE[precision])
+            for out, (_, stored, _) in zip(
+                stack, stored_tiles(own, tile, norms, precision), strict=True
+            ):
+                out[...] = stored
+        if matrix is not None:
+            kept = np.empty(tile.shape, matrix.dtype)
+            encode_gram(matrix, tile, kept)
+            least.append(float(tile.gram.min()))
         with lock:
             listen(StageProgress("kernels", next(done), tiling.n_tiles))
-        return stack
+        return stack, kept
 
-    kernels, norms = resolve(kernels, features, tiling, sweep)
-    return BuiltTiles(tuple(on_cores(lambda: make, everything)), kernels, norms)
+    made = on_cores(lambda: make, everything)
+    stacks = tuple(stack for stack, _ in made if stack is not None)
+    if matrix is None:
+        return BuiltTiles(stacks, kernels, norms)
+    vectors = {f"norms/{name}": values for name, values in norms.items()}
+    vectors |= row_vectors(features)
+    numbered = [(i, kernel) for i, kernel in enumerate(kernels) if kernel not in own]
+    gram = GramKernels(
+        matrix,
+        precision,
+        len(kernels),
+        tuple(numbered),
+        vectors.__getitem__,
+        all(lowest_value(kernel, min(least)) >= 0.0 for _, kernel in numbered),
+    )
+    kept = tuple(tile for _, tile in made if tile is not None)
+    return BuiltTiles(stacks, kernels, norms, gram, kept)
 
 
 def resolve_by_tasks(
-    kernels: Kernels, features: Features, tiling: Tiling, runner: Runner, listen: Listener
-) -> tuple[Kernels, dict[str, Floats]]:
+    kernels: Kernels,
+    features: Features,
+    tiling: Tiling,
+    runner: Runner,
+    listen: Listener,
+    *,
+    distances: bool = False,
+) -> Resolved:
     """What `statistics.resolve` returns, its sweeps made by tasks."""
 
     def sweep(gather: Callable[[PairTile], TileStatistics], what: str) -> TileStatistics:
         return sweep_tiles(gather, features, tiling, runner, listen, what)
 
-    return resolve(kernels, features, tiling, sweep)
+    return resolve(kernels, features, tiling, sweep, distances=distances)
 
 
 def sweep_tiles(

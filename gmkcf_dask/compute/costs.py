@@ -49,6 +49,21 @@ BUILD_BYTES_PER_MS = 120_000
 """Kernel entries computed and written, per core: `scripts/bench build`."""
 FLOPS_PER_MS = 20_000_000
 """Of products with tiles, per core: what is left where several tasks share a memory bus."""
+# measured with scripts/bench gram
+LOOKED_UP_PS, ADDED_UP_PS, BY_FORMULA_PS = 1000, 2000, 2500
+"""Picoseconds of a core per entry of the Gram matrix: to look it up in a table, to add to the entry
+of one, and to evaluate one kernel by its formula."""
+BUILT_GRAM_BYTES = 8
+"""An entry of the Gram matrix takes as long to build as so many bytes of kernels."""
+TABLE_BYTES = 8 * 65_537
+"""Of a function of the distance as a table, or of a sum by its entries: `kernels.gram_loops`."""
+STRIP_BYTES = 8 * 65_536
+"""Of the rows of a tile that formulas are evaluated on at once: `kernels.features`."""
+FORMULA_STRIPS, TASK_TABLES = 12, 4
+"""What a task holds to evaluate kernels: such rows by formula; by table, the table of the fused
+kernel, as made and as used, and two sums by its entries."""
+SUMMED_LEVELS = 3
+"""Levels of the tree that adds up the sums of all tasks in this process, at most."""
 
 SHARED_BYTES = 256 * MIB
 """What runs that share sweeps may hold on the driver, unless a single one needs more."""
@@ -114,6 +129,49 @@ class Job:
         restarts = f", {self.n_init} restarts" if self.n_init > 1 else ""
         kernels = f", {self.n_alone} kernels one by one" if self.n_alone > 1 else ""
         return f"{self.method}{restarts}{kernels}"
+
+
+@dataclass(frozen=True)
+class StoredGram:
+    """One number for every pair of samples, of which kernels are evaluated: layout gram.
+
+    Attributes
+    ----------
+    itemsize : int
+        Bytes of one of them.
+    by_table : bool
+        Whether kernels are tables over it; else their formulas are evaluated.
+    beside : int
+        Kernels that are no functions of it and have an array of their own.
+    """
+
+    itemsize: int
+    by_table: bool
+    beside: int
+
+
+def expected_gram(n_in_gram: int, n_kernels: int, precision: Precision) -> StoredGram | None:
+    """Layout gram for kernels of samples that nothing is known of: the fewest bytes it may take.
+
+    None where fewer than two of the kernels can be in it: it would save nothing.
+    """
+    if n_in_gram < 2:
+        return None
+    return StoredGram(STORED_BYTES[precision], False, n_kernels - n_in_gram)
+
+
+def entry_bytes(n_kernels: int, precision: Precision, gram: StoredGram | None = None) -> int:
+    """What is stored of all kernels for a pair of samples."""
+    if gram is None:
+        return n_kernels * STORED_BYTES[precision]
+    return gram.itemsize + gram.beside * STORED_BYTES[precision]
+
+
+def largest_entry(precision: Precision, gram: StoredGram | None = None) -> int:
+    """Bytes of an entry of the stored array that has the largest ones."""
+    if gram is None:
+        return STORED_BYTES[precision]
+    return max(gram.itemsize, STORED_BYTES[precision] if gram.beside else 0)
 
 
 def block_bytes(n: int, n_columns: int) -> int:
@@ -229,19 +287,27 @@ def method_bytes(job: Job, n: int, n_kernels: int) -> int:
 
 
 def flight_bytes(
-    job: Job, tiling: Tiling, n_kernels: int, itemsize: int, *, signed: bool, in_memory: bool
+    job: Job,
+    tiling: Tiling,
+    n_kernels: int,
+    itemsize: int,
+    *,
+    signed: bool,
+    in_memory: bool,
+    by_tree: bool = False,
 ) -> int:
     """Of the products under way: factors side by side, once more, as sent; results as they come.
 
     With kernels in the memory of this process the partial products of all tasks are here, and
-    those that the first step of their sum makes of them.
+    those that the first step of their sum makes of them; `by_tree` counts those alone that wait.
     """
     n = tiling.n
     columns = columns_in_flight(job, n, n_kernels)
     results = (2 if signed else 1) * columns
     total = block_bytes(n, 2 * columns) + 2 * itemsize * n * columns + block_bytes(n, 3 * results)
     if in_memory:
-        total += 8 * results * partial_rows(tiling, itemsize)
+        rows = partial_rows(tiling, itemsize)
+        total += 8 * results * (min(rows, waiting_rows(tiling, itemsize)) if by_tree else rows)
     return total
 
 
@@ -252,6 +318,19 @@ def partial_rows(tiling: Tiling, itemsize: int) -> int:
     first = min(tiling.n, (tiles + 1) * tiling.block)
     second = min(tiling.n, (SUMMED_AT_ONCE * tiles + 1) * tiling.block)
     return parts * first + ceil_div(parts, SUMMED_AT_ONCE) * second
+
+
+def waiting_rows(tiling: Tiling, itemsize: int) -> int:
+    """Rows of the partial products that wait for others where they are added up as they come.
+
+    On every level of the tree two sums may be incomplete, since tasks do not end in order.
+    """
+    tiles, rows = tiling.tiles_per_task(itemsize), 0
+    parts = ceil_div(tiling.n_tiles, tiles)
+    while parts > 1:
+        rows += min(parts, 2 * SUMMED_AT_ONCE) * min(tiling.n, (tiles + 1) * tiling.block)
+        parts, tiles = ceil_div(parts, SUMMED_AT_ONCE), tiles * SUMMED_AT_ONCE
+    return rows + tiling.n
 
 
 @dataclass(frozen=True)
@@ -279,6 +358,25 @@ def sweeps_per_iteration(job: Job, n: int, n_kernels: int) -> Sweeps:
     if job.method == "suggest":
         return Sweeps(0, 2, 2 * columns_in_flight(job, n, n_kernels))
     return Sweeps(2, 2 * job.inner_iter, (3 * job.inner_iter + 2) * k)
+
+
+def evaluation_ps(
+    gram: StoredGram, job: Job, sweeps: Sweeps, n_kernels: int, *, fused_again: bool
+) -> int:
+    """Picoseconds of a core for an entry of the Gram matrix in one iteration.
+
+    Kernels are evaluated to be fused, for the errors, and where each is multiplied by itself;
+    `fused_again` for every product.
+    """
+    m = n_kernels - gram.beside
+    each = int(job.method in ("coreg", "rmkkm"))
+    errors = int(job.method == "gmkcf")
+    fusing = sweeps.fused if fused_again else sweeps.kernels - each - errors
+    if job.n_alone > 1:  # kernels one by one: none of them is fused
+        return sweeps.fused * job.n_alone * (LOOKED_UP_PS if gram.by_table else BY_FORMULA_PS)
+    if gram.by_table:
+        return errors * ADDED_UP_PS + (each * m + fusing) * LOOKED_UP_PS
+    return (errors + each + fusing) * m * BY_FORMULA_PS
 
 
 def iterations(job: Job, n: int, n_kernels: int) -> int:
@@ -315,22 +413,38 @@ def build_task_bytes(block: int, n_features_block_bytes: int) -> int:
     )
 
 
-def fit_task_bytes(tiling: Tiling, n_columns: int, precision: Precision, n_kernels: int = 1) -> int:
+def fit_task_bytes(
+    tiling: Tiling,
+    n_columns: int,
+    precision: Precision,
+    n_kernels: int = 1,
+    gram: StoredGram | None = None,
+) -> int:
     """Peak of one task of a sweep; of many kernels it grows to a bound only.
 
     The fused tiles of the group and one of the rank-2k matrix, or what is kept of all kernels to
     compare them; three more tiles (one read, one being decoded, one widened), and the n×c block
-    with its partial product in float64.
+    with its partial product in float64; of a Gram matrix its tile, and what evaluates kernels.
     """
     itemsize = COMPUTED_BYTES[precision]
     tile = tiling.block * tiling.block * itemsize
     group = tiling.tiles_per_task(itemsize)
     touched = min(tiling.n_blocks, group + 1) * tiling.block
     tiles = max((group + 1) * tile, tiling.compared_bytes(n_kernels, itemsize))
-    return tiles + 3 * tile + tiling.n * n_columns * itemsize + touched * n_columns * 8
+    evaluating = 0 if gram is None else evaluating_bytes(tiling, gram)
+    columns = tiling.n * n_columns * itemsize + touched * n_columns * 8
+    return tiles + 3 * tile + columns + evaluating
 
 
-def prefetch_bytes(tiling: Tiling, precision: Precision, reads: int, room: int) -> int:
+def evaluating_bytes(tiling: Tiling, gram: StoredGram) -> int:
+    """The tile of the Gram matrix, and what evaluates any number of kernels on it."""
+    work = TASK_TABLES * TABLE_BYTES if gram.by_table else FORMULA_STRIPS * STRIP_BYTES
+    return tiling.block**2 * gram.itemsize + work
+
+
+def prefetch_bytes(
+    tiling: Tiling, precision: Precision, reads: int, room: int, gram: StoredGram | None = None
+) -> int:
     """Encoded tiles that one process fetches ahead of their use; 0 where there is no room.
 
     Counted as if nothing compresses, and one tile more: the pieces of an answer are joined.
@@ -342,21 +456,29 @@ def prefetch_bytes(tiling: Tiling, precision: Precision, reads: int, room: int) 
     room : int
         Bytes that nothing else needs.
     """
-    tile = encoded_bytes(tiling.block**2 * STORED_BYTES[precision])
+    tile = encoded_bytes(tiling.block**2 * largest_entry(precision, gram))
     tiles = min(max(PREFETCHED_TILES, PREFETCH_BYTES // tile - 1), reads, room // tile - 1)
     return (tiles + 1) * tile if tiles > 0 else 0
 
 
 def wanted_prefetch_bytes(
-    tiling: Tiling, precision: Precision, reads: int = PREFETCHED_TILES
+    tiling: Tiling,
+    precision: Precision,
+    reads: int = PREFETCHED_TILES,
+    gram: StoredGram | None = None,
 ) -> int:
     """The same where room has to be made for it: large tiles need fewer requests in flight."""
-    return prefetch_bytes(tiling, precision, min(reads, PREFETCHED_TILES), PREFETCH_BYTES)
+    return prefetch_bytes(tiling, precision, min(reads, PREFETCHED_TILES), PREFETCH_BYTES, gram)
 
 
-def summing_bytes(n: int, n_columns: int) -> int:
-    """Partial n×c products in float64 that wait on one worker to be summed, and their sum."""
-    return (SUMMED_AT_ONCE + 1) * 8 * n * max(n_columns, FEW_COLUMNS)
+def summing_bytes(n: int, n_columns: int, gram: StoredGram | None = None) -> int:
+    """Partial n×c products in float64 that wait on one worker to be summed, and their sum.
+
+    Or as many sums by the entries of a table.
+    """
+    product = 8 * n * max(n_columns, FEW_COLUMNS)
+    bins = TABLE_BYTES if gram is not None and gram.by_table else 0
+    return (SUMMED_AT_ONCE + 1) * max(product, bins)
 
 
 def resident_bytes(kw_bytes: int, n_workers: int) -> int:
@@ -366,12 +488,39 @@ def resident_bytes(kw_bytes: int, n_workers: int) -> int:
 
 
 def dense_fit_bytes(
-    job: Job, tiling: Tiling, n_kernels: int, precision: Precision, *, signed: bool = True
+    job: Job,
+    tiling: Tiling,
+    n_kernels: int,
+    precision: Precision,
+    *,
+    signed: bool = True,
+    gram: StoredGram | None = None,
 ) -> int:
     """What a fit holds beside kernels that are in the memory of this process."""
     itemsize = COMPUTED_BYTES[precision]
-    flight = flight_bytes(job, tiling, n_kernels, itemsize, signed=signed, in_memory=True)
-    return method_bytes(job, tiling.n, n_kernels) + flight
+    flight = flight_bytes(
+        job,
+        tiling,
+        n_kernels,
+        itemsize,
+        signed=signed,
+        in_memory=True,
+        by_tree=gram is not None,
+    )
+    tables = driver_table_bytes(n_kernels, gram, in_memory=True)
+    return method_bytes(job, tiling.n, n_kernels) + flight + tables
+
+
+def driver_table_bytes(n_kernels: int, gram: StoredGram | None, *, in_memory: bool) -> int:
+    """Tables of all kernels on the driver, and sums by their entries: one that comes from workers.
+
+    With kernels in the memory of this process they are added up here: two for each of those that
+    wait for each other on every level of the tree.
+    """
+    if gram is None or not gram.by_table:
+        return 0
+    sums = 2 * SUMMED_AT_ONCE * SUMMED_LEVELS if in_memory else 1
+    return (n_kernels - gram.beside + sums) * TABLE_BYTES
 
 
 def driver_base_bytes(
@@ -395,10 +544,18 @@ def products_per_weight_step(n_kernels: int, precision: Precision) -> int:
     return ceil_div(2 * n_kernels * STORED_BYTES[precision], COMPUTED_BYTES[precision])
 
 
-def tiled_bytes(tiling: Tiling, n_kernels: int, precision: Precision) -> int:
-    """Memory for the tiles of m kernels and of the fused one."""
+def tiled_bytes(
+    tiling: Tiling,
+    n_kernels: int,
+    precision: Precision,
+    gram: StoredGram | None = None,
+    *,
+    keep_fused: bool = True,
+) -> int:
+    """Memory for the tiles of m kernels, and of the fused one if it is kept."""
     entries = tiling.n_tiles * tiling.block**2
-    return entries * (n_kernels * STORED_BYTES[precision] + COMPUTED_BYTES[precision])
+    fused = COMPUTED_BYTES[precision] if keep_fused else 0
+    return entries * (entry_bytes(n_kernels, precision, gram) + fused)
 
 
 # network
@@ -424,33 +581,55 @@ class Traffic:
 
 
 def iteration_traffic(
-    tiling: Tiling, itemsize: int, n_clusters: int, n_workers: int, *, signed: bool
+    tiling: Tiling,
+    itemsize: int,
+    n_clusters: int,
+    n_workers: int,
+    *,
+    signed: bool,
+    gram: StoredGram | None = None,
 ) -> Traffic:
-    """Of one iteration of GMKCF with inner_iter=1: K_w[U, V], K_wU and the errors."""
+    """Of one iteration of GMKCF with inner_iter=1: K_w[U, V], K_wU and the errors.
+
+    By table, that of the fused kernel goes with both products, and errors are sums by its entries.
+    """
     graphs = [
         graph_traffic(tiling, itemsize, n_workers, columns, (2 if signed else 1) * columns)
         for columns in (2 * n_clusters, n_clusters)
     ]
-    errors = graph_traffic(tiling, itemsize, n_workers, 2 * n_clusters, 0)
+    by_table = gram is not None and gram.by_table
+    bins = TABLE_BYTES if by_table else 0
+    errors = graph_traffic(tiling, itemsize, n_workers, 2 * n_clusters, 0, bins)
+    if by_table:
+        errors += Traffic(2 * (1 + n_workers) * TABLE_BYTES, 2 * TABLE_BYTES)
     return sum(graphs, errors + Traffic(n_workers * STEADY_BYTES, STEADY_BYTES))
 
 
 def graph_traffic(
-    tiling: Tiling, itemsize: int, n_workers: int, factor_columns: int, summed_columns: int
+    tiling: Tiling,
+    itemsize: int,
+    n_workers: int,
+    factor_columns: int,
+    summed_columns: int,
+    summed_bytes: int = 0,
 ) -> Traffic:
-    """Of a graph that takes a factor to every tile and sums what comes out, if anything."""
+    """Of a graph that takes a factor to every tile and sums what comes out, if anything.
+
+    That is rows of a product, and `summed_bytes` of each task whatever its rows.
+    """
     factor = tiling.n * factor_columns * itemsize
-    result = tiling.n * summed_columns * 8
+    result = tiling.n * summed_columns * 8 + summed_bytes
     tiles = tiling.tiles_per_task(itemsize)
     parts = ceil_div(tiling.n_tiles, tiles)
-    n_tasks, rows = 3 * parts, 0  # made, and handed on twice where the fused kernel is kept
+    n_tasks, summed = 3 * parts, 0  # made, and handed on twice where the fused kernel is kept
     while parts > 1:
         # consecutive tiles touch one row block more than they are
-        rows += parts * min(tiling.n, (tiles + 1) * tiling.block)
+        rows = min(tiling.n, (tiles + 1) * tiling.block)
+        summed += parts * (rows * summed_columns * 8 + summed_bytes)
         parts, tiles = ceil_div(parts, SUMMED_AT_ONCE), tiles * SUMMED_AT_ONCE
         n_tasks += parts
     # of what is summed, the worker that does it has its share already
-    moved = rows * summed_columns * 8 * (n_workers - 1) // n_workers
+    moved = summed * (n_workers - 1) // n_workers
     graph = n_tasks * GRAPH_BYTES
     return Traffic(
         (1 + n_workers) * factor + moved + 2 * result + graph + n_tasks * MESSAGE_BYTES,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from gmkcf_dask.compute.operators import Overview, check_finite
-from gmkcf_dask.compute.tile_ops import FloatTiles, Partial, TileReader
+from gmkcf_dask.compute.tile_ops import FloatTiles, Partial, TileReader, distinct_kernels
 from gmkcf_dask.kernels.tiling import SUMMED_ENTRIES
 from gmkcf_dask.system.arrays import AnyFloats, Floats
 from gmkcf_dask.system.units import ceil_div
@@ -30,7 +30,7 @@ class GroupSums:
     def __init__(self, reader: TileReader, groups: Groups, n_groups: int) -> None:
         self._tiles, self._reader = FloatTiles(reader), reader
         self._groups, self._n_groups = groups, n_groups
-        self._kernels = sorted(set(reader.stored))
+        self._kernels = distinct_kernels(reader)
 
     def __call__(self, tiles: Iterable[int]) -> Partial:
         """What the given tiles add, by kernel that has tiles; codes are not scaled."""
@@ -91,12 +91,14 @@ def _sum_rows(by_row: list[sparse.csr_array], tile: AnyFloats) -> Floats:
 def overview_of(total: Partial, reader: TileReader) -> Overview:
     """The sums over all tiles as they are of the kernels, merged ones included."""
     blocks: dict[str, Any] = total.blocks
-    position = {kernel: number for number, kernel in enumerate(sorted(set(reader.stored)))}
-    each = [position[kernel] for kernel in reader.stored]
-    scale = reader.scale()
-    sums = check_finite(blocks["sums"][each] * scale, "the sum of a kernel")
+    position = {kernel: number for number, kernel in enumerate(distinct_kernels(reader))}
+    evaluated = () if reader.gram is None else reader.gram.by_number
+    m = len(reader.stored) - (reader.gram is not None)
+    each = [position[k if k in evaluated else reader.stored[k]] for k in range(m)]
+    scale = np.array([1.0 if k in evaluated else reader.scale() for k in range(m)])
+    sums = check_finite(blocks["sums"][each] * scale[:, None, None], "the sum of a kernel")
     products = check_finite(
-        blocks["products"][np.ix_(each, each)] * scale**2, "the square of a kernel"
+        blocks["products"][np.ix_(each, each)] * np.outer(scale, scale), "the square of a kernel"
     )
     return Overview(
         (sums + sums.transpose(0, 2, 1)) / 2,

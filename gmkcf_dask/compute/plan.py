@@ -16,6 +16,7 @@ from gmkcf_dask.compute.costs import (
     PROCESS_BYTES,
     SCHEDULER_BYTES,
     Job,
+    StoredGram,
     Traffic,
     resident_bytes,
     wanted_prefetch_bytes,
@@ -76,11 +77,18 @@ class Sizes:
     signed: bool
     tiles_stored: int
     largest_rows: Callable[[int], int] | None
+    gram: StoredGram | None = None
+    gram_instead: StoredGram | None = None
 
     @property
     def itemsize(self) -> int:
         """Bytes of one entry inside a product."""
         return COMPUTED_BYTES[self.precision]
+
+    @property
+    def n_arrays(self) -> int:
+        """Arrays of tiles that a sweep over all kernels reads."""
+        return self.n_kernels if self.gram is None else 1 + self.gram.beside
 
     @property
     def entries(self) -> int:
@@ -89,19 +97,28 @@ class Sizes:
 
     @property
     def kernel_bytes(self) -> int:
-        """One kernel as stored."""
-        return self.entries * STORED_BYTES[self.precision]
+        """What is read of one kernel alone."""
+        return self.entries * costs.largest_entry(self.precision, self.gram)
+
+    @property
+    def entry_bytes(self) -> int:
+        """What is stored of all kernels for a pair of samples."""
+        return costs.entry_bytes(self.n_kernels, self.precision, self.gram)
 
     @property
     def stored_bytes(self) -> int:
         """All kernels as stored."""
-        return self.n_kernels * self.kernel_bytes
+        return self.entries * self.entry_bytes
+
+    @property
+    def unwritten_entries(self) -> int:
+        """Those of one array that are not on disk yet."""
+        return self.entries - self.tiles_stored * self.tiling.block**2
 
     @property
     def unwritten_bytes(self) -> int:
         """The tiles that are not on disk yet."""
-        tile = self.tiling.block**2 * STORED_BYTES[self.precision]
-        return self.stored_bytes - self.tiles_stored * self.n_kernels * tile
+        return self.unwritten_entries * self.entry_bytes
 
     @property
     def kw_bytes(self) -> int:
@@ -126,13 +143,13 @@ class Sizes:
     def fit_task_bytes(self) -> int:
         """Peak of one task of a sweep."""
         columns = costs.worker_columns(self.job, self.n)
-        return costs.fit_task_bytes(self.tiling, columns, self.precision, self.n_kernels)
+        return costs.fit_task_bytes(self.tiling, columns, self.precision, self.n_kernels, self.gram)
 
     @property
     def summing_bytes(self) -> int:
         """Partial products that wait on one worker to be summed."""
         columns = costs.worker_columns(self.job, self.n)
-        return costs.summing_bytes(self.n, (2 if self.signed else 1) * columns)
+        return costs.summing_bytes(self.n, (2 if self.signed else 1) * columns, self.gram)
 
 
 def worker_fit_bytes(sizes: Sizes, machine: Machine) -> int:
@@ -149,18 +166,25 @@ def worker_bytes(sizes: Sizes, machine: Machine) -> int:
 
 def tiles_read_at_once(sizes: Sizes, machine: Machine) -> int:
     """Tiles that the tasks of one worker read together from an object store."""
-    return machine.threads_per_worker * sizes.tiles_per_task * sizes.n_kernels * machine.remote
+    return machine.threads_per_worker * sizes.tiles_per_task * sizes.n_arrays * machine.remote
 
 
 def driver_bytes(sizes: Sizes, machine: Machine, *, in_memory: bool) -> int:
     """The driver with its method, products in flight, and Dask's scheduler where there is one."""
     job, n, m = sizes.job, sizes.n, sizes.n_kernels
     flight = costs.flight_bytes(
-        job, sizes.tiling, m, sizes.itemsize, signed=sizes.signed, in_memory=in_memory
+        job,
+        sizes.tiling,
+        m,
+        sizes.itemsize,
+        signed=sizes.signed,
+        in_memory=in_memory,
+        by_tree=sizes.gram is not None,
     )
     own = costs.driver_base_bytes(n, sizes.n_clusters, m, sizes.feature_bytes, sizes.n_features)
+    tables = costs.driver_table_bytes(m, sizes.gram, in_memory=in_memory)
     scheduler = 0 if machine.one_process else SCHEDULER_BYTES
-    return own + costs.method_bytes(job, n, m) + flight + scheduler
+    return own + costs.method_bytes(job, n, m) + flight + tables + scheduler
 
 
 def disk_bytes(sizes: Sizes, residency: Residency) -> int:
@@ -175,12 +199,41 @@ def network_traffic(sizes: Sizes, machine: Machine) -> Traffic:
     if machine.one_process:
         return Traffic(0, 0)
     return costs.iteration_traffic(
-        sizes.tiling, sizes.itemsize, sizes.n_clusters, machine.n_workers, signed=sizes.signed
+        sizes.tiling,
+        sizes.itemsize,
+        sizes.n_clusters,
+        machine.n_workers,
+        signed=sizes.signed,
+        gram=sizes.gram,
     )
 
 
+def build_ms(sizes: Sizes, machine: Machine) -> int:
+    """Milliseconds of building what is not on disk yet."""
+    built = sizes.unwritten_bytes
+    if sizes.gram is not None:
+        beside = sizes.gram.beside * STORED_BYTES[sizes.precision]
+        built = sizes.unwritten_entries * (costs.BUILT_GRAM_BYTES + beside)
+    return built // (costs.BUILD_BYTES_PER_MS * machine.n_threads)
+
+
+def evaluation_ms(sizes: Sizes, machine: Machine, residency: Residency) -> int:
+    """Milliseconds of evaluating kernels from a Gram matrix in one iteration."""
+    if sizes.gram is None:
+        return 0
+    sweeps = costs.sweeps_per_iteration(sizes.job, sizes.n, sizes.n_kernels)
+    fused_again = residency == "recompute"
+    each = costs.evaluation_ps(
+        sizes.gram, sizes.job, sweeps, sizes.n_kernels, fused_again=fused_again
+    )
+    return ceil_div(sizes.entries * each, 10**9 * machine.n_threads)
+
+
 def iteration_ms(sizes: Sizes, machine: Machine, residency: Residency, *, in_memory: bool) -> int:
-    """Milliseconds of one iteration of the runs that go together: bytes, products, graphs."""
+    """Milliseconds of one iteration of the runs that go together: bytes, products, graphs.
+
+    With layout gram kernels are evaluated besides.
+    """
     sweeps = costs.sweeps_per_iteration(sizes.job, sizes.n, sizes.n_kernels)
     fused = sizes.stored_bytes if residency == "recompute" else sizes.kw_bytes
     if sizes.job.n_alone > 1:
@@ -193,6 +246,7 @@ def iteration_ms(sizes: Sizes, machine: Machine, residency: Residency, *, in_mem
         ceil_div(touched, rate * machine.n_threads)
         + ceil_div(flops, costs.FLOPS_PER_MS * machine.n_threads)
         + graphs
+        + evaluation_ms(sizes, machine, residency)
     )
 
 
@@ -212,24 +266,33 @@ class Memory:
 
 
 def memory_for(sizes: Sizes, machine: Machine, residency: Residency) -> Memory:
-    """Memory of a fit; kernels live in it where one process has room for all of them."""
+    """Memory of a fit; kernels live in it where one process has room for all of them.
+
+    The fused kernel lives there too, unless it is fused again from a Gram matrix.
+    """
     fitting = worker_fit_bytes(sizes, machine)
-    all_kernels = costs.tiled_bytes(sizes.tiling, sizes.n_kernels, sizes.precision)
+    keep_fused = residency == "memory"
+    all_kernels = costs.tiled_bytes(
+        sizes.tiling, sizes.n_kernels, sizes.precision, sizes.gram, keep_fused=keep_fused
+    )
     with_driver = fitting + all_kernels + driver_bytes(sizes, machine, in_memory=True)
     in_memory = (
         machine.one_process
-        and residency == "memory"
+        and (keep_fused or (residency == "recompute" and sizes.gram is not None))
         and fitting + all_kernels <= machine.budget
         and with_driver - PROCESS_BYTES <= machine.memory_per_worker
     )
     kept = 0
-    if residency == "memory":
-        kept = all_kernels if in_memory else resident_bytes(sizes.kw_bytes, machine.n_workers)
+    if in_memory:
+        kept = all_kernels
+    elif keep_fused:
+        kept = resident_bytes(sizes.kw_bytes, machine.n_workers)
     prefetch = costs.prefetch_bytes(
         sizes.tiling,
         sizes.precision,
         tiles_read_at_once(sizes, machine),
         machine.budget - fitting - kept,
+        sizes.gram,
     )
     return Memory(
         in_memory,
@@ -264,7 +327,10 @@ def choose_block(sizes: Sizes, machine: Machine, *, fixed: bool) -> Sizes:
 
 
 def choose_residency(sizes: Sizes, machine: Machine, forced: Residency | None) -> Residency:
-    """Where the fused kernel lives: in memory if it fits, else on disk, else nowhere."""
+    """Where the fused kernel lives: in memory if it fits, else on disk, else nowhere.
+
+    Nor does it live on disk where the kernels have tables and take no more bytes than it would.
+    """
     fitting = worker_fit_bytes(sizes, machine)
     resident = resident_bytes(sizes.kw_bytes, machine.n_workers)
     if forced is not None:
@@ -278,13 +344,38 @@ def choose_residency(sizes: Sizes, machine: Machine, forced: Residency | None) -
         return forced
     # reading the kernels once more is better than waiting for every single tile of them
     reads = tiles_read_at_once(sizes, machine)
-    prefetch = wanted_prefetch_bytes(sizes.tiling, sizes.precision, reads)
+    prefetch = wanted_prefetch_bytes(sizes.tiling, sizes.precision, reads, sizes.gram)
     if fitting + resident + prefetch <= machine.budget:
         return "memory"
+    if fuses_cheaply(sizes):
+        return "recompute"
     free = machine.disk_free
     if machine.scratch and (free is None or disk_bytes(sizes, "scratch") <= free):
         return "scratch"
     return "recompute"
+
+
+def fuses_cheaply(sizes: Sizes) -> bool:
+    """Whether fusing again reads no more than the fused kernel has bytes, at a look-up an entry."""
+    gram = sizes.gram
+    return gram is not None and gram.by_table and sizes.stored_bytes <= sizes.kw_bytes
+
+
+def choose_memory(
+    sizes: Sizes, machine: Machine, forced: Residency | None
+) -> tuple[Residency, Memory]:
+    """Where the fused kernel lives, and what memory holds.
+
+    A process that has no room for a Gram matrix and the fused kernel holds the matrix alone where
+    fusing again is cheap, or has to be: that spares reading it from the store.
+    """
+    residency = choose_residency(sizes, machine, forced)
+    memory = memory_for(sizes, machine, residency)
+    if forced is None and not memory.kernels_in_memory and fuses_cheaply(sizes):
+        alone = memory_for(sizes, machine, "recompute")
+        if alone.kernels_in_memory:
+            return "recompute", alone
+    return residency, memory
 
 
 @dataclass(frozen=True)
@@ -326,6 +417,16 @@ class Plan:
     iterations: int = 500
     build_ms: int = 0
     iteration_ms: int = 0
+    layout: Literal["each", "gram"] = "each"
+    gram_itemsize: int = 0
+    gram_by_table: bool = False
+    kernels_beside: int = 0
+    evaluation_ms: int = 0
+
+    @property
+    def fuses_cheaply(self) -> bool:
+        """Whether a fused kernel on disk would save nothing, see `fuses_cheaply`."""
+        return self.gram_by_table and self.stored_bytes <= self.kw_bytes
 
     @property
     def machine_bytes(self) -> int:
@@ -345,8 +446,32 @@ class Plan:
             f"earlier), from rates per core of {costs.BUILD_BYTES_PER_MS // 1000} MB/s for "
             f"building, {costs.STORE_BYTES_PER_MS // 1000} MB/s from a store or "
             f"{costs.MEMORY_BYTES_PER_MS // 1000:,} MB/s from memory, "
-            f"{costs.FLOPS_PER_MS // 1_000_000} GFLOP/s for products"
+            f"{costs.FLOPS_PER_MS // 1_000_000} GFLOP/s for products{self._evaluation_rates()}"
         )
+
+    def _evaluation_rates(self) -> str:
+        if self.layout == "each":
+            return ""
+        if not self.gram_by_table:
+            each = f"{costs.BY_FORMULA_PS / 1000:g} ns for an entry of a kernel by its formula"
+        else:
+            each = (
+                f"{costs.LOOKED_UP_PS / 1000:g} ns to look an entry up, "
+                f"{costs.ADDED_UP_PS / 1000:g} ns to add to one"
+            )
+        return f", {each}"
+
+    def _layout_lines(self) -> list[str]:
+        """What kernels are evaluated from, if they are."""
+        if self.layout == "each":
+            return []
+        m, beside = self.n_kernels - self.kernels_beside, self.kernels_beside
+        return [
+            f"layout gram: one array of {self.gram_itemsize} B an entry, of which {m} "
+            f"kernel{'s are' if m != 1 else ' is'} evaluated by "
+            f"{'table' if self.gram_by_table else 'formula'}; {beside} "
+            f"kernel{'s' if beside != 1 else ''} beside it"
+        ]
 
     @property
     def time_class(self) -> str:
@@ -357,6 +482,7 @@ class Plan:
         else:
             milliseconds = self.read_per_iteration // (costs.STORE_BYTES_PER_MS * threads)
             milliseconds += GRAPHS_PER_ITERATION * costs.GRAPH_MS
+        milliseconds += self.evaluation_ms
         limits = ((1000, "under a second"), (60_000, "seconds"), (3_600_000, "minutes"))
         return next((word for limit, word in limits if milliseconds < limit), "hours")
 
@@ -373,11 +499,13 @@ class Plan:
         if not self.prefetch_bytes:
             ahead = ""
         disk = "" if self.disk_free is None else f" (free: {b(self.disk_free)})"
+        arrays = "per kernel" if self.layout == "each" else "per array"
         return [
             f"samples {self.n:,}, features {self.n_features:,}, kernels {self.n_kernels}, "
             f"clusters {self.n_clusters}",
-            f"tiles: {self.n_tiles:,} of {self.block}×{self.block} per kernel, {self.precision}, "
+            f"tiles: {self.n_tiles:,} of {self.block}×{self.block} {arrays}, {self.precision}, "
             f"{self.tiles_per_task} per task",
+            *self._layout_lines(),
             f"disk: at most {b(self.disk_needed)}{disk}, "
             f"of it kernels {b(self.stored_bytes)} before compression",
             f"kernels come from {source}; fused kernel: {b(self.kw_bytes)}, {where}",
@@ -421,6 +549,8 @@ def make_plan(
     signed: bool = False,
     largest_rows: Callable[[int], int] | None = None,
     job: Job | None = None,
+    gram: StoredGram | None = None,
+    gram_instead: StoredGram | None = None,
 ) -> Plan:
     """Choose tile size and residency of the fused kernel, and refuse what cannot fit.
 
@@ -453,6 +583,10 @@ def make_plan(
         rows count alike.
     job : Job, optional
         Method, restarts and kernels; one run of gmkcf when not given.
+    gram : StoredGram, optional
+        Layout gram: the matrix that kernels are evaluated from; each has an array when not given.
+    gram_instead : StoredGram, optional
+        Where each has an array: what layout gram would take, to be named where that would fit.
 
     Raises
     ------
@@ -471,6 +605,8 @@ def make_plan(
         signed,
         tiles_stored,
         largest_rows,
+        gram,
+        gram_instead,
     )
     machine = Machine(
         n_workers, threads_per_worker, memory_per_worker, disk_free, scratch, remote, one_process
@@ -484,8 +620,7 @@ def plan_job(
     """Choose what is open, refuse what cannot fit, and add up the costs. See `make_plan`."""
     _check_numbers(sizes, machine)
     sizes = choose_block(sizes, machine, fixed=fixed_block)
-    residency = choose_residency(sizes, machine, residency)
-    memory = memory_for(sizes, machine, residency)
+    residency, memory = choose_memory(sizes, machine, residency)
     _refuse_disk(sizes, machine, disk_bytes(sizes, residency))
     _refuse_process(sizes, machine, memory)
     return _costs_of(sizes, machine, memory, residency)
@@ -503,6 +638,7 @@ def _costs_of(sizes: Sizes, machine: Machine, memory: Memory, residency: Residen
     network = network_traffic(sizes, machine)
     kernel_sweeps = 3 if residency == "recompute" else 2
     kw_reads = 0 if residency == "recompute" else 2
+    gram = sizes.gram
     return Plan(
         **{name: getattr(sizes, name) for name in _OF_SIZES},
         **{name: getattr(machine, name) for name in _OF_MACHINE},
@@ -519,8 +655,13 @@ def _costs_of(sizes: Sizes, machine: Machine, memory: Memory, residency: Residen
         runs=job.n_runs,
         runs_together=job.together(n),
         iterations=costs.iterations(job, n, m),
-        build_ms=sizes.unwritten_bytes // (costs.BUILD_BYTES_PER_MS * machine.n_threads),
+        build_ms=build_ms(sizes, machine),
         iteration_ms=iteration_ms(sizes, machine, residency, in_memory=memory.kernels_in_memory),
+        layout="each" if gram is None else "gram",
+        gram_itemsize=0 if gram is None else gram.itemsize,
+        gram_by_table=gram is not None and gram.by_table,
+        kernels_beside=0 if gram is None else gram.beside,
+        evaluation_ms=evaluation_ms(sizes, machine, residency),
     )
 
 
@@ -549,7 +690,9 @@ def _check_numbers(sizes: Sizes, machine: Machine) -> None:
 def _refuse_disk(sizes: Sizes, machine: Machine, need: int) -> None:
     free = machine.disk_free
     if free is not None and need > free:
-        smaller = smaller_jobs(sizes.n, sizes.n_kernels, sizes.precision, free)
+        smaller = smaller_jobs(
+            sizes.n, sizes.n_kernels, sizes.precision, free, sizes.gram, sizes.gram_instead
+        )
         raise DiskRefused(
             f"the store needs up to {human_bytes(need)} of disk but {human_bytes(free)} are free: "
             f"free some, {smaller}"
@@ -620,39 +763,89 @@ def refuse_large_driver(plan: Plan, free: int) -> None:
         )
 
 
-def smaller_jobs(n: int, n_kernels: int, precision: Precision, disk_free: int) -> str:
-    """What of a job would fit on a disk: fewer samples, fewer kernels, compact ones."""
+def smaller_jobs(
+    n: int,
+    n_kernels: int,
+    precision: Precision,
+    disk_free: int,
+    gram: StoredGram | None = None,
+    gram_instead: StoredGram | None = None,
+) -> str:
+    """What of a job would fit on a disk: layout gram, fewer samples or kernels, compact ones."""
     low, high = 0, n
     while high - low > 1:
         middle = (low + high) // 2
-        if _tiles_bytes(middle, n_kernels, precision) <= disk_free:
+        if _tiles_bytes(middle, n_kernels, precision, gram) <= disk_free:
             low = middle
         else:
             high = middle
-    ways = ["choose another place"]
+    ways = ["choose another place", *_by_gram(n, n_kernels, precision, disk_free, gram_instead)]
     if low > 1:
         ways.append(f"at most {low:,} samples")
-    fewer = disk_free // max(1, _tiles_bytes(n, 1, precision))
-    if 1 <= fewer < n_kernels:
-        ways.append(f"at most {fewer} of {n_kernels} kernels")
+    ways += _fewer_kernels(n, n_kernels, precision, disk_free, gram)
     if precision != "compact":
-        enough = _tiles_bytes(n, n_kernels, "compact") <= disk_free
-        ways.append("precision compact" if enough else "precision compact with less of either")
+        compact = None if gram is None else replace(gram, itemsize=STORED_BYTES["compact"])
+        enough = _tiles_bytes(n, n_kernels, "compact", compact) <= disk_free
+        less = "less of either" if gram is None or gram.beside else "fewer samples"
+        ways.append("precision compact" if enough else f"precision compact with {less}")
     return ", or ".join(ways)
 
 
-def refuse_by_count(n: int, n_kernels: int, precision: Precision, disk_free: int | None) -> None:
-    """Refuse, before anything is read, as many samples as no disk here has room for."""
-    if disk_free is None or n < 1:
+def _by_gram(
+    n: int, n_kernels: int, precision: Precision, disk_free: int, instead: StoredGram | None
+) -> list[str]:
+    """Layout gram as a way, at this precision or compact, if one of them fits."""
+    if instead is None:
+        return []
+    compact = replace(instead, itemsize=STORED_BYTES["compact"])
+    ways: dict[str, int] = {
+        "layout gram": _tiles_bytes(n, n_kernels, precision, instead),
+        "layout gram with precision compact": _tiles_bytes(n, n_kernels, "compact", compact),
+    }
+    fitting = {way: need for way, need in ways.items() if need <= disk_free}
+    return [f"{way}, which takes about {human_bytes(fitting[way])}" for way in list(fitting)[:1]]
+
+
+def _fewer_kernels(
+    n: int, n_kernels: int, precision: Precision, disk_free: int, gram: StoredGram | None
+) -> list[str]:
+    """How many kernels fit; of a Gram matrix, how many beside it: it is the same for any number."""
+    matrix = 0 if gram is None else _tiles_bytes(n, 0, precision, replace(gram, beside=0))
+    fewer = (disk_free - matrix) // max(1, _tiles_bytes(n, 1, precision))
+    if gram is None:
+        return [f"at most {fewer} of {n_kernels} kernels"] if 1 <= fewer < n_kernels else []
+    if not 0 <= fewer < gram.beside:
+        return []
+    return [f"at most {fewer} of the {gram.beside} kernels that have an array beside the matrix"]
+
+
+def refuse_by_count(
+    n: int,
+    n_kernels: int,
+    precision: Precision,
+    disk_free: int | None,
+    gram: StoredGram | None = None,
+    gram_instead: StoredGram | None = None,
+) -> None:
+    """Refuse, before anything is read, as many samples as no disk here has room for.
+
+    `gram` is layout gram as it may turn out (`costs.expected_gram`), `gram_instead` the same where
+    each kernel is to have an array.
+    """
+    if disk_free is None or n < 1 or n_kernels < 1:
         return
-    if n_kernels * n * (n + 1) // 2 * STORED_BYTES[precision] > disk_free:  # tiles take no less
-        planned = _tiles_bytes(n, n_kernels, precision)
+    least = n * (n + 1) // 2 * costs.entry_bytes(n_kernels, precision, gram)
+    if least > disk_free:  # tiles take no less
+        planned = _tiles_bytes(n, n_kernels, precision, gram)
+        smaller = smaller_jobs(n, n_kernels, precision, disk_free, gram, gram_instead)
         raise DiskRefused(
             f"{n_kernels} kernels of {n:,} samples need {human_bytes(planned)} of disk but "
-            f"{human_bytes(disk_free)} are free: {smaller_jobs(n, n_kernels, precision, disk_free)}"
+            f"{human_bytes(disk_free)} are free: {smaller}"
         )
 
 
-def _tiles_bytes(n: int, n_kernels: int, precision: Precision) -> int:
+def _tiles_bytes(
+    n: int, n_kernels: int, precision: Precision, gram: StoredGram | None = None
+) -> int:
     tiling = Tiling(n, default_block(n))
-    return n_kernels * tiling.n_tiles * tiling.block**2 * STORED_BYTES[precision]
+    return tiling.n_tiles * tiling.block**2 * costs.entry_bytes(n_kernels, precision, gram)

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
+from threading import Lock
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -18,6 +19,9 @@ import numpy.typing as npt
 
 from gmkcf_dask.compute.blas import axpy
 from gmkcf_dask.compute.costs import SUMMED_AT_ONCE
+from gmkcf_dask.compute.gram_tiles import GramTiles
+from gmkcf_dask.kernels.gram import GramKernels, mark_zeros
+from gmkcf_dask.kernels.gram_loops import ENTRIES
 from gmkcf_dask.kernels.tiling import Tiling
 from gmkcf_dask.system.arrays import AnyFloats, Floats
 
@@ -38,16 +42,23 @@ class TileReader(Protocol):
 
     @property
     def stored(self) -> tuple[int, ...]:
-        """By kernel, the number of the one whose tiles stand for it: equals are stored once."""
+        """By kernel, the number of the array whose tiles stand for it: equals are stored once.
+
+        Arrays have the numbers of kernels. Behind them comes the Gram matrix, if there is one.
+        """
+
+    @property
+    def gram(self) -> GramKernels | None:
+        """The kernels that are evaluated from the Gram matrix."""
 
     def scale(self) -> float:
-        """What a stored value is multiplied by to get the kernel's value."""
+        """What a stored value is multiplied by to get the value of a kernel with own tiles."""
 
-    def buffer(self) -> npt.NDArray[Any] | None:
-        """A buffer for one stored tile; None where tiles are in memory already."""
+    def buffer(self, array: int = 0) -> npt.NDArray[Any] | None:
+        """A buffer for one tile of an array; None where tiles are in memory already."""
 
     def raw(self, kernel: int, t: int, into: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Tile t of a kernel as stored, shape (len I, len J); `into` is a buffer for it."""
+        """Tile t as stored for a kernel, shape (len I, len J); `into` is a buffer for it."""
 
     def expect(self, kernel: int, t: int) -> None:
         """Prefetch tile t of a kernel: it is read next."""
@@ -59,6 +70,23 @@ class TileReader(Protocol):
 
     def stack(self, t: int) -> npt.NDArray[Any] | None:
         """Tile t of all kernels that have tiles, shape (m', len I, len J), if it is at hand."""
+
+
+def own_arrays(reader: TileReader) -> list[int]:
+    """Kernels that have tiles of their own, in the order of a sweep over all."""
+    gram = -1 if reader.gram is None else reader.gram.number
+    return [array for array in sorted(set(reader.stored)) if array != gram]
+
+
+def distinct_kernels(reader: TileReader) -> list[int]:
+    """Kernels that are not stored as another one, in their order."""
+    evaluated = set() if reader.gram is None else set(reader.gram.by_number)
+    return sorted({*own_arrays(reader), *evaluated})
+
+
+def arrays_of(reader: TileReader) -> list[int]:
+    """All arrays that a sweep over all kernels reads, in its order."""
+    return sorted(set(reader.stored))
 
 
 Load = Callable[[int, "AnyFloats | None"], AnyFloats]
@@ -101,24 +129,32 @@ class MemoryTiles:
     tiling: Tiling
     code_scale: float | None
     stored: tuple[int, ...]
-    """By kernel, the number of the one whose tiles stand for it."""
+    """By kernel, the number of the array whose tiles stand for it."""
+    gram: GramKernels | None = None
+    gram_tiles: tuple[npt.NDArray[Any], ...] = ()
+    """Tiles of the Gram matrix, where kernels are evaluated from it."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        if self.gram is not None:
+            return self.gram.dtype
         return np.dtype(np.float32) if self.code_scale else self.stacks[0].dtype
 
     @cached_property
     def _positions(self) -> dict[int, int]:
-        return {kernel: position for position, kernel in enumerate(sorted(set(self.stored)))}
+        return {kernel: position for position, kernel in enumerate(own_arrays(self))}
 
     def scale(self) -> float:
         return self.code_scale or 1.0
 
-    def buffer(self) -> None:
+    def buffer(self, array: int = 0) -> None:
         return None
 
     def raw(self, kernel: int, t: int, into: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        tile: npt.NDArray[Any] = self.stacks[t][self._positions[self.stored[kernel]]]
+        array = self.stored[kernel]
+        if self.gram is not None and array == self.gram.number:
+            return self.gram_tiles[t]
+        tile: npt.NDArray[Any] = self.stacks[t][self._positions[array]]
         return tile
 
     def expect(self, kernel: int, t: int) -> None:
@@ -130,34 +166,73 @@ class MemoryTiles:
         return nullcontext(self)
 
     def stack(self, t: int) -> npt.NDArray[Any] | None:
-        return None if self.code_scale else self.stacks[t]
+        return None if self.code_scale or not self.stacks else self.stacks[t]
 
 
 class FloatTiles:
     """Tiles of a reader as floats, all in the same buffer.
 
     Codes of precision compact are widened but not scaled: what is made of them is multiplied by
-    `scale` at the end.
+    `scale` at the end. Kernels that are evaluated from the Gram matrix have their values.
     """
 
     def __init__(self, reader: TileReader) -> None:
-        self.scale = reader.scale()
         self._reader = reader
-        self._stored = reader.buffer()
+        self._rooms: dict[int, npt.NDArray[Any] | None] = {}
         self._buffer = Buffer(reader.tiling.block, reader.dtype)
+        self._evaluated = set() if reader.gram is None else set(reader.gram.by_number)
+        self._gram = None if reader.gram is None else GramTiles(reader.gram, reader.tiling)
+        self._held: tuple[int, npt.NDArray[Any]] | None = None
+
+    def scale(self, kernel: int) -> float:
+        """What the tiles of a kernel are multiplied by to get its values."""
+        return 1.0 if kernel in self._evaluated else self._reader.scale()
 
     def load(self, kernel: int, t: int) -> AnyFloats:
         """Tile t of a kernel, C-contiguous, until the next one is loaded."""
-        tile = self._reader.raw(kernel, t, self._stored)
+        if kernel in self._evaluated:
+            assert self._gram is not None
+            values: AnyFloats = self._buffer.view(self._reader.tiling.shape(t))
+            self._gram.evaluate(kernel, t, self.gram_tile(t), values)
+            return values
+        tile = self._reader.raw(kernel, t, self._room(0))
         if tile.dtype == self._reader.dtype and tile.flags.c_contiguous:
             return tile
         widened = self._buffer.view((tile.shape[0], tile.shape[1]))
         np.copyto(widened, tile)
         return widened
 
+    def fuse(
+        self, t: int, weights: Mapping[int, float], table: AnyFloats | None, out: AnyFloats
+    ) -> None:
+        """out = Σ weights_i K^i over kernels that are evaluated."""
+        assert self._gram is not None
+        self._gram.fuse(t, self.gram_tile(t), weights, table, out)
+
+    @property
+    def gram(self) -> GramTiles:
+        assert self._gram is not None
+        return self._gram
+
+    def gram_tile(self, t: int) -> npt.NDArray[Any]:
+        """Tile t of the Gram matrix as it is stored; read once for all kernels."""
+        if self._held is None or self._held[0] != t:
+            gram, (i, j) = self._reader.gram, self._reader.tiling.pair(t)
+            assert gram is not None
+            tile = self._reader.raw(gram.number, t, self._room(gram.number))
+            if i == j:
+                mark_zeros(gram.matrix, tile)
+            self._held = t, tile
+        return self._held[1]
+
+    def _room(self, array: int) -> npt.NDArray[Any] | None:
+        if array not in self._rooms:
+            self._rooms[array] = self._reader.buffer(array)
+        return self._rooms[array]
+
     def batches(self, t: int) -> Iterator[tuple[list[int], AnyFloats]]:
         """Tile t of every kernel that has tiles: their numbers, and shape (…, len I, len J)."""
-        kernels, stack = sorted(set(self._reader.stored)), self._reader.stack(t)
+        kernels, stack = own_arrays(self._reader), self._reader.stack(t)
         if stack is not None:  # few calls on much data keep several threads busy
             yield kernels, stack
             return
@@ -166,8 +241,9 @@ class FloatTiles:
 
     def each(self, kernels: Sequence[int], t: int) -> Iterator[tuple[int, AnyFloats]]:
         """Tile t of some kernels, one after the other; the next is fetched while one is used."""
+        stored = self._reader.stored
         for kernel, following in zip_longest(kernels, kernels[1:]):
-            if following is not None:
+            if following is not None and stored[following] != stored[kernel]:
                 self._reader.expect(following, t)
             yield kernel, self.load(kernel, t)
 
@@ -176,34 +252,55 @@ class FloatTiles:
 class FusedTiles:
     """Tiles of Σ weights_i K^i, fused when they are loaded.
 
-    One kernel's tile is read and added after the other, so the peak does not grow with m.
+    One kernel's tile is read and added after the other, so the peak does not grow with m. `table`
+    is that of kernels that are evaluated by tables: see `of`.
     """
 
     reader: TileReader
     weights: tuple[float, ...]
+    table: AnyFloats | None = None
+
+    @classmethod
+    def of(cls, reader: TileReader, weights: Floats) -> FusedTiles:
+        """The fused kernel of these weights, shape (m,)."""
+        fused = cls(reader, tuple(float(w) for w in weights))
+        if reader.gram is not None and reader.gram.in_tables & fused._evaluated.keys():
+            fused = replace(fused, table=reader.gram.combined_table(fused._evaluated))
+        return fused
+
+    @cached_property
+    def _evaluated(self) -> dict[int, float]:
+        """Weights of kernels that are evaluated from the Gram matrix."""
+        numbers = () if self.reader.gram is None else self.reader.gram.by_number
+        return {number: self.weights[number] for number in numbers if self.weights[number]}
 
     @cached_property
     def _totals(self) -> dict[int, float]:
         """Weights by kernel that has tiles: those with the same ones are read once."""
         totals: dict[int, float] = {}
-        for kernel, weight in zip(self.reader.stored, self.weights, strict=True):
-            totals[kernel] = totals.get(kernel, 0.0) + weight
+        gram = -1 if self.reader.gram is None else self.reader.gram.number
+        for kernel, weight in zip(self.reader.stored, self.weights, strict=False):
+            if kernel != gram:
+                totals[kernel] = totals.get(kernel, 0.0) + weight
         return {kernel: weight for kernel, weight in totals.items() if weight}
 
     @contextmanager
     def ahead(self, tiles: Iterable[int]) -> Iterator[FusedTiles]:
-        with self.reader.ahead(self._totals, tiles) as reader:
+        with self.reader.ahead([*list(self._evaluated)[:1], *self._totals], tiles) as reader:
             yield replace(self, reader=reader)
 
     def loader(self) -> Load:
         tiles = FloatTiles(self.reader)
-        used = {kernel: weight * tiles.scale for kernel, weight in self._totals.items()}
-        kernels = list(used)
+        used = {kernel: weight * self.reader.scale() for kernel, weight in self._totals.items()}
+        kernels, evaluated = list(used), self._evaluated
 
         def load(t: int, into: AnyFloats | None) -> AnyFloats:
             shape = self.reader.tiling.shape(t)
             total = np.empty(shape, self.reader.dtype) if into is None else into
-            total[...] = 0.0
+            if evaluated:
+                tiles.fuse(t, evaluated, self.table, total)
+            else:
+                total[...] = 0.0
             for kernel, tile in tiles.each(kernels, t):
                 # one pass: the tile comes from memory, the sum stays in cache
                 axpy(used[kernel], tile, total)
@@ -239,6 +336,34 @@ class Partial:
                 else:
                     total[key] = rows.copy()
         return cls(total)
+
+
+class TreeSum:
+    """The sum of partial products as they come, by the tree of `Partial.tree_sum`.
+
+    Only parts that wait for their neighbours are kept. Several threads may add.
+    """
+
+    def __init__(self, n_parts: int) -> None:
+        self._counts = [n_parts]
+        while self._counts[-1] > 1:
+            self._counts.append(-(-self._counts[-1] // SUMMED_AT_ONCE))
+        self._waiting: dict[tuple[int, int], Partial] = {}
+        self._lock = Lock()
+
+    def add(self, number: int, part: Partial) -> None:
+        """Add one of the parts, by its number among all."""
+        level = 0
+        while level < len(self._counts) - 1:
+            first = number // SUMMED_AT_ONCE * SUMMED_AT_ONCE
+            group = range(first, min(first + SUMMED_AT_ONCE, self._counts[level]))
+            with self._lock:
+                self._waiting[level, number] = part
+                if any((level, other) not in self._waiting for other in group):
+                    return
+                parts = [self._waiting.pop((level, other)) for other in group]
+            part, number, level = Partial.merge(parts), number // SUMMED_AT_ONCE, level + 1
+        self.total = part
 
 
 def as_factor(Z: Floats, dtype: np.dtype[Any]) -> AnyFloats:
@@ -285,19 +410,22 @@ class ProductEach:
         self, reader: TileReader, columns: Mapping[int, slice], Z: AnyFloats, *, split: bool
     ) -> None:
         self._tiles, self._reader, self._split = FloatTiles(reader), reader, split
-        self._Z = Z * Z.dtype.type(reader.scale())
+        self._scaled, self._Z = Z * Z.dtype.type(reader.scale()), Z
         # by the kernel whose tiles stand for it: these are read once
         self._columns: dict[int, list[tuple[int, slice]]] = {}
+        evaluated = () if reader.gram is None else reader.gram.by_number
         for kernel, own in columns.items():
-            self._columns.setdefault(reader.stored[kernel], []).append((kernel, own))
+            number = kernel if kernel in evaluated else reader.stored[kernel]
+            self._columns.setdefault(number, []).append((kernel, own))
 
     def __call__(self, tiles: Iterable[int]) -> Partial:
         """The sums over the given tiles."""
-        Z, tiling = self._Z, self._reader.tiling
+        tiling = self._reader.tiling
         blocks: dict[Any, Floats] = {}
         for t in tiles:
             i, j = tiling.pair(t)
             for stored, tile in self._tiles.each(list(self._columns), t):
+                Z = self._Z if self._tiles.scale(stored) == 1.0 else self._scaled
                 for kernel, own in self._columns[stored]:
                     _add(blocks, (kernel, i), tile, Z[tiling.rows(j), own], split=self._split)
                     if i != j:
@@ -347,10 +475,19 @@ class Errors:
 
     def __init__(self, reader: TileReader, F: AnyFloats) -> None:
         self._tiles, self._buffer = FloatTiles(reader), Buffer(reader.tiling.block, F.dtype)
-        self._reader, self._F = reader, F
+        self._reader, self._F, self._gram = reader, F, reader.gram
 
     def __call__(self, tiles: Iterable[int]) -> Floats:
-        """The sums over the given tiles, shape (m,)."""
+        """The sums over the given tiles, shape (m,), where no kernel has a table."""
+        return self._sums(tiles, None)
+
+    def with_bins(self, tiles: Iterable[int]) -> Partial:
+        """The same, and S summed by entry of the tables."""
+        bins = np.zeros((2, ENTRIES))
+        sums = self._sums(tiles, bins)
+        return Partial({"sums": sums, "bins": bins[0] + bins[1]})
+
+    def _sums(self, tiles: Iterable[int], bins: Floats | None) -> Floats:
         tiling, stored = self._reader.tiling, self._reader.stored
         sums = np.zeros(len(stored))
         for t in tiles:
@@ -360,7 +497,17 @@ class Errors:
             for kernels, batch in self._tiles.batches(t):
                 row_sums = np.vecdot(batch, S)
                 sums[kernels] += twice * row_sums.sum(axis=1, dtype=np.float64)
-        return sums[list(stored)] * self._tiles.scale
+            if bins is not None:
+                self._tiles.gram.add_to_bins(self._tiles.gram_tile(t), S, twice, bins)
+            if self._gram is not None:
+                products = self._tiles.gram.inner_products(t, self._tiles.gram_tile(t), S)
+                for number, product in products.items():
+                    sums[number] += twice * product
+        if self._gram is None:
+            return np.asarray(sums[list(stored)] * self._reader.scale())
+        evaluated, m = self._gram.by_number, len(stored) - 1
+        own = [k if k in evaluated else stored[k] for k in range(m)]
+        return np.asarray(sums[own] * np.array([self._tiles.scale(k) for k in range(m)]))
 
     def _symmetric_part(self, t: int) -> AnyFloats:
         F, tiling = self._F, self._reader.tiling
@@ -370,6 +517,20 @@ class Errors:
         S: AnyFloats = self._buffer.view(tiling.shape(t))
         # in rows: twice as fast as the transpose of what lies in columns
         return np.matmul(F[rows], np.ascontiguousarray(swapped.T), out=S)
+
+
+def has_tables(reader: TileReader) -> bool:
+    """Whether errors are told by `Errors.with_bins`."""
+    return reader.gram is not None and bool(reader.gram.in_tables)
+
+
+def sums_of_bins(partial: Partial, reader: TileReader) -> Floats:
+    """⟨K^i, U·Aᵀ⟩ of every kernel from what `Errors.with_bins` adds up, shape (m,)."""
+    assert reader.gram is not None
+    sums: Floats = partial.blocks["sums"].copy()
+    numbers = sorted(reader.gram.in_tables)
+    sums[numbers] = reader.gram.tables @ partial.blocks["bins"]
+    return np.asarray(sums)
 
 
 def assemble_each(

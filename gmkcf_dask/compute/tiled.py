@@ -48,11 +48,15 @@ from gmkcf_dask.compute.tile_ops import (
     ProductEach,
     StoredSource,
     TileReader,
+    arrays_of,
     as_factor,
     assemble,
     assemble_each,
     contiguous,
+    distinct_kernels,
     error_factors,
+    has_tables,
+    sums_of_bins,
 )
 from gmkcf_dask.errors import ClusterWarning, UnfitWorker
 from gmkcf_dask.kernels.tiling import Tiling
@@ -120,11 +124,11 @@ class TiledKernels:
     def nonnegative(self) -> bool:
         minima = self._store.manifest.stored_minima
         assert minima is not None
-        return min(minima[self.names[i]] for i in self._reader.stored) >= 0.0
+        return min(minima[self.names[i]] for i in distinct_kernels(self._reader)) >= 0.0
 
     @property
     def products_per_weight_step(self) -> int:
-        kernels = len(set(self._reader.stored))
+        kernels = len(distinct_kernels(self._reader))
         return products_per_weight_step(kernels, self._store.manifest.precision)
 
     def diagonal(self, i: int) -> Floats:
@@ -143,8 +147,15 @@ class TiledKernels:
         return self.fuse(np.eye(len(self.names))[i], keep=self.residency == "memory")
 
     def errors(self, U: Floats, V: Floats) -> Floats:
-        partial_sums = self._computed(lambda: self._error_sums(error_factors(U, V)))
-        return check_finite(self.traces + np.sum(partial_sums, axis=0), "the reconstruction error")
+        F = error_factors(U, V)
+        if has_tables(self._reader):
+            total = self._computed(
+                lambda: self.summed(errors_with_bins_task, self.factor(F), reader=self._reader)
+            )
+            sums = sums_of_bins(unbox(total), self._reader)
+        else:
+            sums = np.sum(self._computed(lambda: self._error_sums(F)), axis=0)
+        return check_finite(self.traces + sums, "the reconstruction error")
 
     def matmul_each(self, Zs: Floats | Sequence[Floats], *, split: bool = False) -> list[Floats]:
         Z, columns = concat_factors(Zs, len(self.names))
@@ -232,6 +243,12 @@ class TiledKernels:
         values = as_factor(Z, self._reader.dtype)
         return delayed(values, name=_unique("factor"), traverse=False)
 
+    def riding(self, source: Any) -> Any:
+        """Tables ride in the graph as factors do: once for each worker, not in every task."""
+        if self._reader.gram is None:
+            return source
+        return delayed(source, name=_unique("source"), traverse=False)
+
     def summed(
         self, task: Any, factor: Delayed, kw: da.Array | None = None, **kwargs: Any
     ) -> da.Array:
@@ -264,7 +281,7 @@ class TiledKernels:
             self._runner.task(fuse_and_multiply_task),
             index,
             Z=factor,
-            source=source,
+            source=self.riding(source),
             tiling=tiling,
             split=split,
             name=_unique("fused"),
@@ -290,7 +307,7 @@ class TiledFusedKernel(BaseFusedKernel):
         super().__init__(stack, weights)
         self.residency = residency
         self._stack = stack
-        self._fused = FusedTiles(stack._reader, tuple(float(w) for w in weights))
+        self._fused = FusedTiles.of(stack._reader, weights)
         self._kept: da.Array | None = None
         self._scratch: ScratchTiles | None = None
 
@@ -317,7 +334,7 @@ class TiledFusedKernel(BaseFusedKernel):
         options: dict[str, Any] = {"tiling": stack._reader.tiling, "split": split}
         if self.residency != "memory":
             with stack._scratch.disk_full_errors(self.release):
-                source = self._tile_source()
+                source = stack.riding(self._tile_source())
                 return runner.compute(stack.summed(product_task, factor, source=source, **options))
         if self._kept is None:
             self._kept, total = runner.persist(*stack.fused_and_summed(self._fused, factor, split))
@@ -368,7 +385,7 @@ class ResidencyMonitor:
             return previous
         residency: Residency = "recompute"
         free = self._disk_free()
-        if free is not None and free >= 2 * self._plan.kw_bytes:
+        if not self._plan.fuses_cheaply and free is not None and free >= 2 * self._plan.kw_bytes:
             residency = "scratch"
         words = {"scratch": "is kept on disk", "recompute": "is fused again for every product"}
         warnings.warn(
@@ -515,19 +532,20 @@ def product_each_task(
 
 def errors_task(tiles: Indices, F: AnyFloats, reader: TileReader) -> Floats:
     """What tiles add to the errors of all kernels, shape (1, m)."""
-    with reader.ahead(with_tiles(reader), map(int, tiles)) as fetched:
+    with reader.ahead(arrays_of(reader), map(int, tiles)) as fetched:
         return Errors(fetched, contiguous(F))(map(int, tiles))[None]
+
+
+def errors_with_bins_task(tiles: Indices, Z: AnyFloats, reader: TileReader) -> Boxes:
+    """The same where kernels have tables: what is summed by entry of them, besides."""
+    with reader.ahead(arrays_of(reader), map(int, tiles)) as fetched:
+        return box(Errors(fetched, contiguous(Z)).with_bins(map(int, tiles)))
 
 
 def overview_task(tiles: Indices, Z: Groups, reader: TileReader, n_groups: int) -> Boxes:
     """What tiles add to the sums over groups of samples, and to the products between kernels."""
-    with reader.ahead(with_tiles(reader), map(int, tiles)) as fetched:
+    with reader.ahead(distinct_kernels(reader), map(int, tiles)) as fetched:
         return box(GroupSums(fetched, contiguous(Z), n_groups)(map(int, tiles)))
-
-
-def with_tiles(reader: TileReader) -> list[int]:
-    """Kernels that have tiles of their own, in the order of a sweep over all."""
-    return sorted(set(reader.stored))
 
 
 def box(partial: Partial, ndim: int = 1) -> Boxes:

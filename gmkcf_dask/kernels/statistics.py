@@ -130,26 +130,40 @@ class GatherDegreeRanges:
         return TileStatistics(0.0, 0.0, *ranges, {})
 
 
-def resolve(
-    kernels: Kernels, features: Features, tiling: Tiling, sweep: Sweep
-) -> tuple[Kernels, dict[str, Floats]]:
-    """Run the sweeps the options call for.
+@dataclass(frozen=True)
+class Resolved:
+    """What sweeps over all pairs tell.
 
-    Returns
-    -------
+    Attributes
+    ----------
     kernels : tuple of ResolvedKernel
         With widths and ranges filled in.
     norms : dict of ndarray, shape (n,)
         For the kernels with `needs_norms`.
+    mean_distance, d2_max : float
+        D₀ and the largest squared distance; 0 where no kernel needed them.
     """
+
+    kernels: Kernels
+    norms: dict[str, Floats]
+    mean_distance: float = 0.0
+    d2_max: float = 0.0
+
+
+def resolve(
+    kernels: Kernels, features: Features, tiling: Tiling, sweep: Sweep, *, distances: bool = False
+) -> Resolved:
+    """Run the sweeps the options call for; with `distances` these are known in any case."""
     norms = _unit_norms(kernels, features, tiling)
-    distances = any(isinstance(kernel.spec, Rbf) for kernel in kernels)
+    distances = distances or any(isinstance(kernel.spec, Rbf) for kernel in kernels)
+    mean_distance = d2_max = 0.0
     if distances or any(map(_range_known_first, kernels)):
         stats = sweep(GatherDistancesAndRanges(kernels, norms, distances), "statistics")
         mean_distance = stats.distance_sum / features.n_samples**2
         if not np.isfinite(mean_distance):
             raise InputError(_TOO_LARGE)
         _refuse_infinite_ranges(kernels, stats)
+        d2_max = stats.d2_max
         kernels = tuple(
             with_distances(_with_range(kernel, stats, i), mean_distance, stats.d2_max)
             for i, kernel in enumerate(kernels)
@@ -164,7 +178,8 @@ def resolve(
             stats = sweep(GatherDegreeRanges(kernels, norms), "ranges")
             _refuse_infinite_ranges(kernels, stats)
             kernels = tuple(_with_range(kernel, stats, i) for i, kernel in enumerate(kernels))
-    return tuple(_range_or_constant(kernel) for kernel in kernels), norms
+    kernels = tuple(_range_or_constant(kernel) for kernel in kernels)
+    return Resolved(kernels, norms, mean_distance, d2_max)
 
 
 def run_here(

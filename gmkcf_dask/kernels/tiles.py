@@ -183,7 +183,7 @@ def _scaled_values(kernel: ResolvedKernel, tile: PairTile, norms: Norms) -> Floa
     else:
         values, valid_rows, valid_cols = normalized_values(kernel, tile, norms)
         if kernel.scaling == "minmax":
-            values = _min_max(values, kernel, clip=tile.bounded)
+            values = min_max(values, kernel, clip=tile.bounded)
     if not (valid_rows.all() and valid_cols.all()):
         values[~valid_rows] = 0.0
         values[:, ~valid_cols] = 0.0
@@ -251,14 +251,19 @@ def _scaled_rbf(kernel: ResolvedKernel, tile: PairTile) -> Floats:
     return np.maximum(values, 0.0, out=values) if tile.bounded else values
 
 
-def _min_max(values: Floats, kernel: ResolvedKernel, *, clip: bool) -> Floats:
+def is_constant(low: float, high: float) -> bool:
+    """Whether a kernel with values in this range is constant, but for rounding."""
+    return high - low <= _CONSTANT * abs(high)
+
+
+def min_max(values: Floats, kernel: ResolvedKernel, *, clip: bool) -> Floats:
+    """(values − min)/(max − min) in place; all ones where the kernel is constant."""
     assert kernel.minimum is not None
     assert kernel.maximum is not None
-    span = kernel.maximum - kernel.minimum
-    if span <= _CONSTANT * abs(kernel.maximum):
-        return np.ones_like(values)  # a constant kernel, but for rounding
+    if is_constant(kernel.minimum, kernel.maximum):
+        return np.ones_like(values)
     values -= kernel.minimum
-    values /= span
+    values /= kernel.maximum - kernel.minimum
     return np.asarray(np.clip(values, 0.0, 1.0, out=values)) if clip else values
 
 

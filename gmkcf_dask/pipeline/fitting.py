@@ -99,6 +99,8 @@ def request_identity(request: KernelRequest, block: int) -> dict[str, Any]:
     }
     if request.limits_clusters:
         options["largest number of clusters"] = str(request.max_clusters)
+    if request.gram is not None:
+        options["layout"] = "gram"
     return {**_kernels_identity(request.names, request.precision, block), **options, **inputs}
 
 
@@ -327,6 +329,7 @@ def _run_result(
         block_size=store.manifest.block_size,
         kernels=list(store.manifest.kernels),
         factored=list(store.manifest.factored) or UNSET,
+        layout=UNSET if store.manifest.gram is None else "gram",
         kernel_weights=dict(zip(names, clustering.weights.tolist(), strict=True)),
         weights_history=clustering.weights_history.tolist(),
         objective_history=list(clustering.history),

@@ -13,20 +13,27 @@ from gmkcf_dask.cluster import Resources
 from gmkcf_dask.compute.blas import one_blas_thread
 from gmkcf_dask.compute.build_tasks import BuiltTiles, tiles_of
 from gmkcf_dask.compute.combined import CombinedKernels
-from gmkcf_dask.compute.costs import Job, dense_fit_bytes, tiled_bytes
+from gmkcf_dask.compute.costs import (
+    Job,
+    StoredGram,
+    dense_fit_bytes,
+    expected_gram,
+    tiled_bytes,
+)
 from gmkcf_dask.compute.dense import DEFAULT_BLOCK, DenseKernels
 from gmkcf_dask.compute.factor_plan import FactorPlan
 from gmkcf_dask.compute.factored import FactoredKernels, MemoryFactors, of_dtype
 from gmkcf_dask.compute.operators import KernelStack
 from gmkcf_dask.compute.plan import Plan
-from gmkcf_dask.compute.tile_ops import MemoryTiles
 from gmkcf_dask.compute.tiled import ResidencyMonitor, TiledKernels
 from gmkcf_dask.errors import PlanRefused
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.kernels.factor_cross import Arrays, views_of
 from gmkcf_dask.kernels.factored import FEATURES, FactorKind, FactorView
 from gmkcf_dask.kernels.features import Features
-from gmkcf_dask.kernels.tiles import CODE_SCALE, ResolvedKernel
+from gmkcf_dask.kernels.gram import gram_for, is_function_of_gram
+from gmkcf_dask.kernels.specs import Layout
+from gmkcf_dask.kernels.tiles import ResolvedKernel
 from gmkcf_dask.kernels.tiling import FACTOR_ROWS, Precision, Tiling
 from gmkcf_dask.pipeline.planning import (
     refuse_large_factors,
@@ -55,7 +62,14 @@ def build_dense(
     """The same, with the statistics of the kernels and the norms of the samples."""
     names = tuple(spec.name for spec in request.tiled)
     return dense_tiles(
-        names, request.kernels, request.features, request.block, request.precision, listen, job=job
+        names,
+        request.kernels,
+        request.features,
+        request.block,
+        request.precision,
+        listen,
+        layout="each" if request.gram is None else "gram",
+        job=job,
     )
 
 
@@ -68,41 +82,79 @@ def dense_tiles(
     listen: Listener,
     *,
     stored: tuple[int, ...] | None = None,
+    layout: Layout = "each",
     job: Job | None = None,
 ) -> tuple[DenseKernels, BuiltTiles]:
     """The same for resolved kernels; refused where there is no memory for them in this process.
 
     `stored` gives for every name the index of its kernel, where one kernel stands for others.
     """
-    tiling = _tiling_in_memory(len(kernels), features.n_samples, block, precision, job)
+    X = None if layout == "each" else features.rows(slice(0, features.n_samples))
+    matrix = gram_for(kernels, X, precision, layout)
+    m, in_gram = len(kernels), sum(is_function_of_gram(kernel.spec) for kernel in kernels)
+    tiling, keep_fused = _tiling_in_memory(
+        m,
+        features.n_samples,
+        block,
+        precision,
+        job,
+        None if matrix is None else StoredGram(matrix.itemsize, matrix.tabulated, m - in_gram),
+        expected_gram(in_gram, m, precision) if matrix is None else None,
+    )
     with one_blas_thread():
-        built = tiles_of(kernels, features, tiling.block, precision, listen)
+        built = tiles_of(kernels, features, tiling.block, precision, listen, matrix)
     each = tuple(range(len(kernels))) if stored is None else stored
-    tiles = MemoryTiles(built.stacks, tiling, CODE_SCALE[precision], each)
-    return DenseKernels(tiles, names), built
+    tiles = built.tiles(tiling, precision, each)
+    return DenseKernels(tiles, names, keep_fused=keep_fused), built
 
 
 def _tiling_in_memory(
-    m: int, n: int, block: int | None, precision: Precision, job: Job | None
-) -> Tiling:
-    """The tiles of m kernels of n samples, once there is memory for them in this process."""
-    tiling = Tiling(n, block or DEFAULT_BLOCK)
-    need, free = tiled_bytes(tiling, m, precision), free_memory()
-    if need > free * 8 // 10:  # the rest is for the tiles being made, and for others
-        raise PlanRefused(
-            f"{m} kernels of {n:,} samples need {human_bytes(need)} of memory but "
-            f"{human_bytes(free)} are free: give a store path to work out of core"
-        )
-    fitting = 0 if job is None else dense_fit_bytes(job, tiling, m, precision)
-    if need + fitting > free:
+    m: int,
+    n: int,
+    block: int | None,
+    precision: Precision,
+    job: Job | None,
+    gram: StoredGram | None = None,
+    gram_instead: StoredGram | None = None,
+) -> tuple[Tiling, bool]:
+    """The tiles of m kernels of n samples, once there is memory for them in this process.
+
+    And whether there is room for the fused kernel: from a Gram matrix it can be fused for every
+    product. Where each kernel has its tiles, `gram_instead` is what layout gram would take.
+    """
+    tiling, free = Tiling(n, block or DEFAULT_BLOCK), free_memory()
+    fitting = _fitting_bytes(m, tiling, precision, job, gram)
+    need = tiled_bytes(tiling, m, precision, gram)
+    if _fits(need, fitting, free):
+        return tiling, True
+    if gram is not None:
+        need = tiled_bytes(tiling, m, precision, gram, keep_fused=False)
+        if _fits(need, fitting, free):
+            return tiling, False
+    ways = "give a store path to work out of core"
+    if gram_instead is not None:
+        smaller = tiled_bytes(tiling, m, precision, gram_instead, keep_fused=False)
+        if _fits(smaller, _fitting_bytes(m, tiling, precision, job, gram_instead), free):
+            ways = f"choose layout gram, which takes about {human_bytes(smaller)}, or {ways}"
+    needs = f"{m} kernels of {n:,} samples need {human_bytes(need)} of memory"
+    if _fits(need, 0, free):
         assert job is not None
         raise PlanRefused(
-            f"{m} kernels of {n:,} samples need {human_bytes(need)} of memory and "
-            f"{job.words()} with {job.n_clusters} clusters {human_bytes(fitting)}, but "
-            f"{human_bytes(free)} are free: give more memory or fewer clusters, or a store path "
-            "to work out of core"
+            f"{needs} and {job.words()} with {job.n_clusters} clusters {human_bytes(fitting)}, but "
+            f"{human_bytes(free)} are free: give more memory or fewer clusters, or {ways}"
         )
-    return tiling
+    raise PlanRefused(f"{needs} but {human_bytes(free)} are free: {ways}")
+
+
+def _fits(need: int, fitting: int, free: int) -> bool:
+    """Whether kernels fit, and a fit beside them; what is left is for the tiles being made."""
+    return need <= free * 8 // 10 and need + fitting <= free
+
+
+def _fitting_bytes(
+    m: int, tiling: Tiling, precision: Precision, job: Job | None, gram: StoredGram | None
+) -> int:
+    return 0 if job is None else dense_fit_bytes(job, tiling, m, precision, gram=gram)
 
 
 @dataclass(frozen=True)
@@ -173,7 +225,7 @@ def stored_kernels(
             return factored
         return CombinedKernels(stored_kernels(store, plan.tiles, resources), factored)
     if plan.kernels_in_memory:
-        return DenseKernels.from_store(store)
+        return DenseKernels.from_store(store, keep_fused=plan.residency == "memory")
     refuse_blind_workers(resources.runner, store.path, store.manifest.store_id, write=False)
 
     def scratch_room() -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gmkcf_dask.cluster import LazyCluster, Resources, threads
-from gmkcf_dask.compute.costs import Job
+from gmkcf_dask.compute.costs import Job, StoredGram, expected_gram
 from gmkcf_dask.compute.factor_plan import (
     FactorPlan,
     FactorSizes,
@@ -34,6 +34,7 @@ from gmkcf_dask.kernels.factored import (
     most_clusters,
     parts_of,
 )
+from gmkcf_dask.kernels.gram import is_function_of_gram
 from gmkcf_dask.kernels.neighbours import choose_terms, exact_work
 from gmkcf_dask.kernels.specs import is_thin
 from gmkcf_dask.kernels.tiling import default_block
@@ -155,7 +156,25 @@ def _request_tiles_plan(
         largest_rows=None if X is None else partial(_largest_rows, X),
         signed=any(kernel.scaling == "none" for kernel in request.kernels),
         job=job,
+        gram=_gram_of_request(request),
+        gram_instead=_gram_instead(request),
     )
+
+
+def _gram_of_request(request: KernelRequest) -> StoredGram | None:
+    """What the kernels of a request will be evaluated from."""
+    if request.gram is None:
+        return None
+    beside = len(request.tiled) - len(request.in_gram)
+    return StoredGram(request.gram.itemsize, request.gram.tabulated, beside)
+
+
+def _gram_instead(request: KernelRequest) -> StoredGram | None:
+    """What they could be evaluated from, where each is to have an array."""
+    if request.gram is not None or request.merge_duplicates:
+        return None
+    in_gram = sum(map(is_function_of_gram, request.tiled))
+    return expected_gram(in_gram, len(request.tiled), request.precision)
 
 
 def store_plan(
@@ -278,6 +297,7 @@ def _store_tiles_plan(
         tiles_stored=m.n_tiles,
         signed=min((m.stored_minima or {"": 0.0}).values()) < 0.0,
         job=job,
+        gram=m.stored_gram,
     )
 
 

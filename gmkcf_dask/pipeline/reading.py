@@ -16,8 +16,9 @@ from gmkcf_dask.corpus.model import Corpus
 from gmkcf_dask.corpus.read import count_samples
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.events import Listener, StageProgress, ignore
+from gmkcf_dask.kernels.gram import is_function_of_gram
 from gmkcf_dask.kernels.products import possible_products
-from gmkcf_dask.kernels.specs import KernelSpec, Normalization, Scaling, TileSpec
+from gmkcf_dask.kernels.specs import KernelSpec, Layout, Normalization, Scaling, TileSpec
 from gmkcf_dask.kernels.tiling import Precision
 from gmkcf_dask.store.given import given_factors
 from gmkcf_dask.store.request import MAX_CLUSTERS, KernelRequest
@@ -37,6 +38,7 @@ class InputOptions:
     normalization: Normalization = "unit"
     scaling: Scaling = "minmax"
     precision: Precision = "float32"
+    layout: Layout = "each"
     block: int | None = None
     merge_duplicates: float = 0.0
     max_clusters: int = MAX_CLUSTERS
@@ -65,7 +67,8 @@ def read_request(
             given.specs, given.normalization, given.precision, given.merge_duplicates
         )
         tiled = 0 if factored else sum(isinstance(spec, TileSpec) for spec in given.specs)
-        refuse_by_count(n or 0, tiled, given.precision, disk_free)
+        if not _one_array(given):  # how much that takes follows from the features: the plan says
+            refuse_by_count(n or 0, tiled, given.precision, disk_free)
     with text_runner(given.path, given.text, cluster, n) as runner:
         corpus = read_corpus(given.path, text=given.text, runner=runner, listen=listen)
     refuse_equal_rows(corpus.X)
@@ -76,12 +79,20 @@ def read_request(
     return request
 
 
+def _one_array(given: InputOptions) -> bool:
+    """Whether all kernels in tiles are to be made of one array."""
+    tiled = [spec for spec in given.specs if isinstance(spec, TileSpec)]
+    if given.layout == "auto" and (len(tiled) < 2 or given.merge_duplicates > 0.0):
+        return False
+    return given.layout != "each" and all(map(is_function_of_gram, tiled))
+
+
 def _request_of(
     corpus: Corpus | None, specs: tuple[KernelSpec, ...], given: InputOptions
 ) -> KernelRequest:
     return KernelRequest(
         corpus, specs, given.normalization, given.scaling, given.precision, given.block,
-        given.merge_duplicates, given.max_clusters,
+        given.merge_duplicates, given.max_clusters, layout=given.layout,
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from gmkcf_dask.errors import (
 from gmkcf_dask.events import Listener, StageProgress, ignore
 from gmkcf_dask.kernels.duplicates import DuplicateCandidates
 from gmkcf_dask.kernels.features import Features, PairTile
+from gmkcf_dask.kernels.gram import nearest_tables, row_vectors, with_statistics
 from gmkcf_dask.kernels.tiles import CODE_SCALE
 from gmkcf_dask.kernels.tiling import FACTOR_ROWS, STORED_BYTES, Tiling, default_block
 from gmkcf_dask.store import files
@@ -37,7 +38,13 @@ from gmkcf_dask.store.factors import StoreArrays, factor_bytes, factor_stages, w
 from gmkcf_dask.store.kernel_store import KernelStore, delete_store, is_store
 from gmkcf_dask.store.layout import bad_metadata
 from gmkcf_dask.store.lock import LockInfo, confirm, writing
-from gmkcf_dask.store.manifest import SUMMARY_BYTES, KernelRecord, Manifest, manifest_differences
+from gmkcf_dask.store.manifest import (
+    SUMMARY_BYTES,
+    GramRecord,
+    KernelRecord,
+    Manifest,
+    manifest_differences,
+)
 from gmkcf_dask.store.object_storage import is_remote
 from gmkcf_dask.store.preflight import refuse_blind_workers
 from gmkcf_dask.store.repair import clear_places, repair_damage, rewrite_inputs, rewrite_metadata
@@ -45,8 +52,8 @@ from gmkcf_dask.store.request import KernelRequest
 from gmkcf_dask.store.tile_reader import gone
 from gmkcf_dask.store.tile_tasks import (
     WriteTiles,
-    diagonal_from_tiles,
     for_tasks,
+    made_diagonal,
     resolved_kernels,
     write_diagonals,
 )
@@ -69,7 +76,9 @@ _OTHER_FILES = 64  # manifest, names, features (a few large chunks), groups
 
 def build_tiles(request: KernelRequest, block: int, listen: Listener = ignore) -> BuiltTiles:
     """Compute the tiles of every kernel of a request in this process."""
-    return tiles_of(request.kernels, request.features, block, request.precision, listen)
+    return tiles_of(
+        request.kernels, request.features, block, request.precision, listen, request.gram
+    )
 
 
 def find_store(path: Path, request: KernelRequest) -> KernelStore | None:
@@ -232,7 +241,7 @@ def _disk_full_errors(path: Path, request: KernelRequest) -> AbstractContextMana
         if not request.tiled:
             return parts[0]
         tiles = Tiling(request.n_samples, edge).n_tiles
-        size = edge * edge * STORED_BYTES[request.precision] * len(request.tiled)
+        size = edge * edge * _entry_bytes(request)
         need = human_bytes((tiles - done) * size)
         parts.append(f"{done} of {tiles} tiles are kept, the others need up to {need}")
         return ", ".join(parts)
@@ -241,12 +250,21 @@ def _disk_full_errors(path: Path, request: KernelRequest) -> AbstractContextMana
     return disk_full_errors(path, advice, needed, _files_of(request, default_edge))
 
 
+def _entry_bytes(request: KernelRequest) -> int:
+    """What is written for a pair of samples."""
+    own = len(request.tiled) - len(request.in_gram)
+    gram = 0 if request.gram is None else request.gram.itemsize
+    return own * STORED_BYTES[request.precision] + gram
+
+
 def _files_of(request: KernelRequest, edge: int) -> int:
-    """A store is a file for each tile of each kernel, and folders for the rows of tiles."""
+    """A store is a file for each tile of each array, and folders for the rows of tiles."""
     tiling = Tiling(request.n_samples, edge)
-    per_kernel = tiling.n_tiles + 2 * tiling.n_blocks + 8  # its diagonal and metadata as well
-    arrays = 10 * ceil_div(request.n_samples, FACTOR_ROWS) if request.factored else 0
-    return len(request.tiled) * per_kernel + arrays + _OTHER_FILES
+    arrays = len(request.tiled) - len(request.in_gram) + (request.gram is not None)
+    tiles = arrays * (tiling.n_tiles + tiling.n_blocks)
+    diagonals = len(request.tiled) * (tiling.n_blocks + 8)  # metadata as well
+    blocks = 10 * ceil_div(request.n_samples, FACTOR_ROWS) if request.factored else 0
+    return tiles + diagonals + blocks + _OTHER_FILES
 
 
 @dataclass(frozen=True)
@@ -287,14 +305,16 @@ class _Build:
         Tiles of damaged features would be wrong and carry digests that say they are right.
         """
         request, damage = self.request, find_damage_beside_tiles(store)
-        everything = [BadTile(n, t, "") for n in store.names for t in range(store.manifest.n_tiles)]
+        m = store.manifest
+        everything = [BadTile(name, t, "") for name in m.array_names for t in range(m.n_tiles)]
         clear_places(store, replace(damage, tiles=tuple(everything)))
         if damage.metadata or damage.inputs or (request.corpus and not store.manifest.features):
             rewrite_metadata(store, damage)
             store, _ = rewrite_inputs(store, damage, request, [])
-        if any(name.startswith("norms/") for name in damage.vectors):
+        if any(name.startswith(("norms/", "gram_rows/")) for name in damage.vectors):
             # nothing that was made with them can be trusted: begin with the statistics
-            files.remove_folder(store.path, "norms")
+            for folder in ("norms", "gram_rows"):
+                files.remove_folder(store.path, folder)
             m = store.manifest
             fresh = structs.replace(
                 request.manifest(m.block_size), store_id=m.store_id, features=m.features
@@ -319,14 +339,26 @@ class _Build:
             confirm(store.path, self.lock)
             return store.with_manifest(resolved=True, complete=True)
         if not store.manifest.resolved:
-            kernels, norms = resolve_by_tasks(
-                request.kernels, features, store.tiling, self.runner, self.listen
+            gram = store.manifest.gram
+            found = resolve_by_tasks(
+                request.kernels,
+                features,
+                store.tiling,
+                self.runner,
+                self.listen,
+                distances=gram is not None,
             )
+            vectors = {f"norms/{name}": values for name, values in found.norms.items()}
+            if gram is not None:
+                gram = GramRecord.of(with_statistics(gram.matrix, found))
+                rows = row_vectors(features)
+                vectors |= {name: rows[name] for name in gram.matrix.vectors}
             confirm(store.path, self.lock)
-            store.write_norms(norms)
+            store.write_new_vectors(vectors)
             store = store.with_vectors(
-                {f"norms/{name}": values for name, values in norms.items()},
-                kernels=tuple(map(KernelRecord.of, kernels)),
+                vectors,
+                kernels=tuple(map(KernelRecord.of, found.kernels)),
+                gram=gram,
                 resolved=True,
             )
         return self._write_tiles(store, features)
@@ -342,19 +374,26 @@ class _Build:
     def _write_tiles(self, store: KernelStore, features: Features) -> KernelStore:
         request, tiling = self.request, store.tiling
         kernels = resolved_kernels(store, request.tiled)
+        own = tuple(kernel for kernel in kernels if kernel.name in store.manifest.own_names)
         if store.manifest.nearest is None:  # what was compared so far must be what is compared on
-            norms = store.norms()
+            norms = store.norms() if own else {}
             sample = PairTile.at(features, tiling, min(1, tiling.n_tiles - 1)).corner()
-            planned = DuplicateCandidates.plan(kernels, sample, norms, request.precision)
+            planned = DuplicateCandidates.plan(own, sample, norms, request.precision)
+            gram = store.manifest.gram
+            alike = {} if gram is None else nearest_tables(gram.matrix, kernels)
             confirm(store.path, self.lock)
-            store = store.with_manifest(nearest=dict(planned.nearest))
-        nearest = store.manifest.nearest or {}
+            store = store.with_manifest(
+                nearest={**planned.nearest, **{name: other for name, (other, _) in alike.items()}},
+                differences={name: apart for name, (_, apart) in alike.items()},
+            )
+        own_names = set(store.manifest.own_names)
+        nearest = {a: b for a, b in (store.manifest.nearest or {}).items() if a in own_names}
         candidates = DuplicateCandidates(nearest, CODE_SCALE[request.precision] or 1.0)
         write = WriteTiles(for_tasks(store), features, kernels, candidates)
-        m, names = store.manifest, store.names
+        m, names, arrays = store.manifest, store.names, store.manifest.array_names
         done = self._intact_tiles(store, self.listen)
-        digests = TileTable(names, tiling.n_tiles, m.digests)
-        summaries = TileTable(names, tiling.n_tiles, m.tile_summaries, SUMMARY_BYTES)
+        digests = TileTable(arrays, tiling.n_tiles, m.digests)
+        summaries = TileTable(arrays, tiling.n_tiles, m.tile_summaries, SUMMARY_BYTES)
         minima = dict(m.stored_minima or dict.fromkeys(names, np.inf))
         apart = dict(m.differences)
         sizes: dict[tuple[str, int], int] = {}
@@ -365,13 +404,15 @@ class _Build:
                 tiles_done=tuple(sorted(done)),
                 stored_minima=minima,
                 differences=apart,
-                digests=digests.as_text(names),
-                tile_summaries=summaries.as_text(names),
+                digests=digests.as_text(arrays),
+                tile_summaries=summaries.as_text(arrays),
                 **changes,
             )
 
         def show_progress() -> None:
-            tile_bytes = len(kernels) * tiling.block**2 * STORED_BYTES[request.precision]
+            entry = len(own) * STORED_BYTES[request.precision]
+            entry += 0 if m.gram is None else m.gram.matrix.itemsize
+            tile_bytes = tiling.block**2 * entry
             self.listen(StageProgress("write", len(done), tiling.n_tiles, len(done) * tile_bytes))
 
         last_saved = time.monotonic()
@@ -416,7 +457,7 @@ class _Build:
         What an earlier process wrote was read and compared when this one began; what this one
         wrote is there in its full length. Bytes are compared when they are first used.
         """
-        size_of, stored = store.tile_sizes(), set(store.manifest.stored_as)
+        size_of, stored = store.tile_sizes(), set(store.manifest.stored_arrays)
         lost = {t for (name, t), n in sizes.items() if name in stored and size_of(name, t) != n}
         if lost:
             confirm(store.path, self.lock)
@@ -426,27 +467,31 @@ class _Build:
                 f"{len(lost)} tiles of {store.path} were changed or removed while it was built: "
                 "see who else works there, then run the same build again"
             )
-        m, kept = store.manifest, [name for name in store.names if name in stored]
-        diagonals = write_diagonals(store, {name: _diagonal(store, name) for name in kept})
+        m, kept = store.manifest, set(store.manifest.stored_as)
+        own = [name for name in store.names if name in kept]
+        diagonals = write_diagonals(store, {name: _diagonal(store, name) for name in own})
+        arrays = m.stored_arrays
         confirm(store.path, self.lock)
         return store.with_vectors(
             diagonals,
-            digests={name: m.digests[name] for name in kept},
-            tile_summaries={name: m.tile_summaries[name] for name in kept},
+            digests={name: m.digests[name] for name in arrays},
+            tile_summaries={name: m.tile_summaries[name] for name in arrays},
             complete=True,
         )
 
 
 def _diagonal(store: KernelStore, name: str) -> Floats:
-    """From tiles, which have digests of their own."""
+    """From tiles or lengths of samples, which have digests of their own."""
     try:
-        return diagonal_from_tiles(store, name)
+        return made_diagonal(store, name)
     except StoreGoneError:
         raise
     except DamagedStoreError as error:
+        own = name in store.manifest.own_names
+        changed = f"tiles of kernel {name}" if own else "the lengths of samples"
         raise DamagedStoreError(
-            f"tiles of kernel {name} in {store.path} were changed while it was built: see who else "
-            "works there, then run the same build again"
+            f"{changed} in {store.path} were changed while it was built: see who else works "
+            "there, then run the same build again"
         ) from error
 
 

@@ -126,6 +126,8 @@ _STRIP = 1 << 16
 TOLERANCE: dict[Precision, float] = {"float32": 4 * 2.0**-23, "float64": 1e-12, "compact": 2e-5}
 """By precision, how far a value may be from the one it replaces, relative to the largest: what the
 stored type rounds to, or what float64 formulas may lose on the way to float64."""
+GRAM_TOLERANCE = {"uint16": 2e-5, "float32": 4 * 2.0**-23, "float64": 1e-12}
+"""The same for entries of the Gram matrix, by their stored type; a code may be the next one."""
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from gmkcf_dask.store.manifest import (
     factors_command,
     features_header,
     fix_command,
+    vector_digest,
 )
 from gmkcf_dask.store.object_storage import (
     filesystem,
@@ -86,6 +87,41 @@ def read_array(path: str, name: str, store_id: str, where: Any = ...) -> npt.NDA
         raise DamagedStoreError(
             f"{name} in {path} cannot be read ({error}): repair it with {fix_command(path, name)}"
         ) from error
+
+
+@dataclass(frozen=True)
+class StoredVectors:
+    """Vectors (n,) of a store by their path inside, for tasks; compared with their digests."""
+
+    path: str
+    store_id: str
+    run: str
+    """Another run in the same process reads them again."""
+    digests: tuple[tuple[str, str], ...]
+
+    def __call__(self, name: str) -> Floats:
+        kept = _kept_vectors(self.path, self.store_id, self.run)
+        if name not in kept:
+            known = dict(self.digests).get(name, "")
+            kept[name] = checked_vector(self.path, name, self.store_id, known)
+        return kept[name]
+
+
+@lru_cache(maxsize=4)
+def _kept_vectors(path: str, store_id: str, run: str) -> dict[str, Floats]:
+    """What a run has read; of the last runs in this process only, for they are of n values."""
+    return {}
+
+
+def checked_vector(path: str, name: str, store_id: str, known: str | None) -> Floats:
+    """A vector (n,) of a store; refused where it is not the one of a digest."""
+    values: Floats = read_array(path, name, store_id)
+    if np.isnan(values).any() or (known is not None and vector_digest(values) != known):
+        raise DamagedStoreError(
+            f"{name} in {path} is not what was written there: repair it with "
+            f"{fix_command(path, name)}"
+        )
+    return values
 
 
 def create_array(group: Any, name: str, layout: Layout) -> Any:

@@ -33,16 +33,18 @@ from gmkcf_dask.errors import (
 )
 from gmkcf_dask.kernels.duplicates import NEARLY_EQUAL
 from gmkcf_dask.kernels.factored import PRODUCTS, array_of, parts_of
-from gmkcf_dask.kernels.tiles import CODE_SCALE, STORED_DTYPE
+from gmkcf_dask.kernels.gram import GRAM, GramKernels, gram_spec
+from gmkcf_dask.kernels.tiles import CODE_SCALE, STORED_DTYPE, ResolvedKernel
 from gmkcf_dask.kernels.tiling import Tiling
 from gmkcf_dask.store import files, layout
 from gmkcf_dask.store.digests import Summary
 from gmkcf_dask.store.features import (
     StoredFactors,
     StoredFeatures,
+    StoredVectors,
+    checked_vector,
     create_array,
     open_array,
-    read_array,
     write_features,
     write_metadata,
     zarr_store,
@@ -194,18 +196,36 @@ class KernelStore:
     @property
     def reader(self) -> StoreTileReader:
         """A reader of tiles for one run: what it reads first is compared with its digest."""
-        m = self.manifest
+        m, run = self.manifest, uuid4().hex
+        gram = self._gram(run)
         return StoreTileReader(
             str(self.path),
             m.store_id,
-            m.names,
+            m.names if gram is None else (*m.names, GRAM),
             m.tiling,
             STORED_DTYPE[m.precision],
             CODE_SCALE[m.precision],
-            m.stored,
-            uuid4().hex,
-            prefetch_bytes=wanted_prefetch_bytes(m.tiling, m.precision),
+            m.array_numbers,
+            run,
+            prefetch_bytes=wanted_prefetch_bytes(m.tiling, m.precision, gram=m.stored_gram),
+            gram=gram,
         )
+
+    def _gram(self, run: str) -> GramKernels | None:
+        m = self.manifest
+        if m.gram is None:
+            return None
+        by_name = {record.name: record for record in m.kernels}
+        kernels = tuple(
+            (number, ResolvedKernel(spec=gram_spec(name), **by_name[name].options))
+            for number, name in enumerate(m.names)
+            if name in m.formulas
+        )
+        digests = {w: d for w, d in m.vectors.items() if not w.startswith("diagonals/")}
+        vectors = StoredVectors(str(self.path), m.store_id, run, tuple(digests.items()))
+        minima = m.stored_minima or {}
+        nonnegative = all(minima.get(m.names[number], 0.0) >= 0.0 for number, _ in kernels)
+        return GramKernels(m.gram.matrix, m.precision, len(m.names), kernels, vectors, nonnegative)
 
     @property
     def keeps_scratch(self) -> bool:
@@ -227,7 +247,7 @@ class KernelStore:
         alike: dict[tuple[int, ...], list[str]] = {}
         equal = {}
         size_of = self.tile_sizes()
-        for name in self.names:
+        for name in self.manifest.own_names:
             sizes = tuple(size_of(name, t) for t in range(self.manifest.n_tiles))
             if -1 in sizes:  # what is not there equals nothing
                 continue
@@ -252,7 +272,10 @@ class KernelStore:
         if not is_remote(self.path):
             return reader.size
         # one listing, instead of a request for every tile
-        sizes, begin = sizes_below(self.path / "kernels"), f"{self.path}/kernels/"
+        begin, sizes = f"{self.path}/", dict[str, int]()
+        for folder in ("kernels", *(["gram"] if self.manifest.gram else [])):
+            below = sizes_below(self.path / folder)
+            sizes |= {f"{folder}/{where}": size for where, size in below.items()}
         return lambda name, t: sizes.get(reader.file(name, t).removeprefix(begin), -1)
 
     def duplicates(self) -> list[str]:
@@ -375,14 +398,8 @@ class KernelStore:
 
     def vector(self, name: str) -> Floats:
         """A vector (n,) of the store by its path inside; refused where it was changed."""
-        values: Floats = read_array(str(self.path), name, self.manifest.store_id)
         known = self.manifest.vectors.get(name)
-        if np.isnan(values).any() or (known is not None and vector_digest(values) != known):
-            raise DamagedStoreError(
-                f"{name} in {self.path} is not what was written there: repair it with "
-                f"{fix_command(self.path, name)}"
-            )
-        return values
+        return checked_vector(str(self.path), name, self.manifest.store_id, known)
 
     def writable(self, name: str) -> Any:
         """A Zarr array of the store by its path inside, to write into."""
@@ -402,21 +419,19 @@ class KernelStore:
         kept = [name for name in self.names if f"norms/{name}" in self.manifest.vectors]
         return {name: self.vector(f"norms/{name}") for name in kept}
 
-    def write_norms(self, norms: dict[str, Floats]) -> dict[str, str]:
-        """Keep normalisation vectors in the store, where tile tasks find them; their digests."""
-        if not norms:
-            return {}
+    def write_new_vectors(self, vectors: Mapping[str, Floats]) -> None:
+        """Keep vectors in the store, where tile tasks find them: norms/NAME, gram_rows/NAME."""
         with remote_errors(self.path):
             root = zarr.open_group(store=zarr_store(str(self.path)), mode="r+")
-            group = root.require_group("norms")
             vector = layout.norm_layout(self.manifest)
-            for name, values in norms.items():
+            for where, values in vectors.items():
+                folder, _, name = where.partition("/")
+                group = root.require_group(folder)
                 if name in group:
                     del group[name]
                 create_array(group, name, vector)[:] = values
-                write_metadata(self.path, f"norms/{name}", vector.fields())
-            write_metadata(self.path, "norms", layout.GROUP)
-        return {f"norms/{name}": vector_digest(values) for name, values in norms.items()}
+                write_metadata(self.path, where, vector.fields())
+                write_metadata(self.path, folder, layout.GROUP)
 
     def to_dask(self, kernel: str | int) -> da.Array:
         """The full symmetric kernel, shape (n, n), lazily: tiles below the diagonal are mirrored.
@@ -426,7 +441,8 @@ class KernelStore:
         kernel : str or int
             Name or number of the kernel.
         """
-        number = self.names.index(kernel) if isinstance(kernel, str) else kernel
+        numbers = range(len(self.names))  # behind them comes the Gram matrix, which is no kernel
+        number = self.names.index(kernel) if isinstance(kernel, str) else numbers[kernel]
         tiling, reader = self.tiling, self.reader
         edges = tuple(r.stop - r.start for r in map(tiling.rows, range(tiling.n_blocks)))
         return da.map_blocks(
@@ -475,9 +491,12 @@ def _create_objects(path: Path, manifest: Manifest, corpus: Corpus | None) -> Ma
 def _write_skeleton(path: Path, manifest: Manifest, corpus: Corpus | None) -> Manifest:
     root = zarr.create_group(store=zarr_store(str(path)), zarr_format=3)
     kernels, diagonals = root.create_group("kernels"), root.create_group("diagonals")
-    for name in manifest.names:
+    for name in manifest.own_names:
         create_array(kernels, name, layout.kernel_layout(manifest))
+    for name in manifest.names:
         create_array(diagonals, name, layout.diagonal_layout(manifest))
+    if manifest.gram is not None:
+        create_array(root.create_group("gram"), "X", layout.gram_layout(manifest))
     if corpus is not None:
         manifest = write_inputs(path, manifest, corpus, INPUTS)
     for where, fields in layout.expected_metadata(path, manifest):

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from gmkcf_dask.kernels.factored import is_by_block
+from gmkcf_dask.kernels.gram import GRAM
 from gmkcf_dask.kernels.tiles import COMPACT_MAX, STORED_DTYPE
 from gmkcf_dask.kernels.tiling import FACTOR_ROWS, FEATURE_CHUNK
 from gmkcf_dask.store.files import get, names_in, prefetched
@@ -78,6 +79,12 @@ def kernel_layout(m: Manifest) -> Layout:
     return Layout((n, n), (block, block), STORED_DTYPE[m.precision])
 
 
+def gram_layout(m: Manifest) -> Layout:
+    """Of the Gram matrix, from which kernels are evaluated: one chunk for each tile."""
+    assert m.gram is not None
+    return Layout((m.n_samples,) * 2, (m.block_size,) * 2, m.gram.dtype)
+
+
 def diagonal_layout(m: Manifest) -> Layout:
     """Of the array of a kernel's diagonal."""
     return Layout((m.n_samples,), (m.block_size,), "float64")
@@ -103,16 +110,20 @@ def expected_metadata(path: Path, m: Manifest) -> Iterator[tuple[str, dict[str, 
     """Every zarr.json of a store, by its folder: what it says."""
     yield "", GROUP
     yield "kernels", GROUP
-    for name in sorted(set(m.stored_as or m.names)):  # others have no array
+    for name in sorted(set(m.own_stored)):  # others have no array
         yield f"kernels/{name}", kernel_layout(m).fields()
+    if m.gram is not None:
+        yield "gram", GROUP
+        yield GRAM, gram_layout(m).fields()
     yield "diagonals", GROUP
     for name in m.names:
         yield f"diagonals/{name}", diagonal_layout(m).fields()
-    normed = [where for where in m.vectors if where.startswith("norms/")]
-    if normed:
-        yield "norms", GROUP
-        for where in normed:
-            yield where, norm_layout(m).fields()
+    for folder in ("norms", "gram_rows"):
+        vectors = [where for where in m.vectors if where.startswith(f"{folder}/")]
+        if vectors:
+            yield folder, GROUP
+            for where in vectors:
+                yield where, norm_layout(m).fields()
     if m.n_features:
         yield "features", GROUP
         for name, layout in feature_layouts(path, m).items():

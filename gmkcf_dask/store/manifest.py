@@ -9,6 +9,7 @@ import platform
 import shlex
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Meta, Struct, structs
 
+from gmkcf_dask.compute.costs import StoredGram
 from gmkcf_dask.corpus.model import Corpus, Matrix
 from gmkcf_dask.corpus.text_options import TextOptions
 from gmkcf_dask.errors import DamagedStoreError, InputError, StoreError
@@ -32,11 +34,14 @@ from gmkcf_dask.kernels.factored import (
     is_made_by_name,
     parts_of,
 )
+from gmkcf_dask.kernels.gram import GRAM, Content, GramMatrix, gram_spec
 from gmkcf_dask.kernels.specs import (
     NAME,
     GivenFactor,
+    Layout,
     Normalization,
     Precomputed,
+    Rbf,
     Scaling,
     is_plain_name,
     is_thin,
@@ -48,9 +53,10 @@ from gmkcf_dask.system.units import ceil_div
 
 STORE_FORMAT = "gmkcf-kernels"
 FORMAT_VERSION = 4
-FACTORED_VERSION = 5
-READABLE_VERSIONS = (3, 4, 5)
-"""Version 3 has no digests of feature chunks and no statistics of tiles, 5 has factored kernels."""
+FACTORED_VERSION, GRAM_VERSION = 5, 6
+READABLE_VERSIONS = (3, 4, 5, 6)
+"""Version 3 has no digests of feature chunks and no statistics of tiles, 5 has factored kernels, 6
+the Gram matrix instead of the kernels that are functions of it."""
 MANIFEST = "manifest.json"
 DESCRIPTIONS = ("titles", "excerpts", "reading")
 """Of texts: what people read, and how new ones are read; kernels do not depend on it."""
@@ -152,6 +158,26 @@ class FactorArray(Struct, frozen=True, forbid_unknown_fields=True):
     digests: Hex
 
 
+class GramRecord(Struct, frozen=True, forbid_unknown_fields=True):
+    """The Gram matrix of a store, from which kernels are evaluated: see `kernels.gram`."""
+
+    content: Content
+    dtype: Literal["uint16", "float32", "float64"]
+    unit_rows: bool
+    shifted: bool = False
+    tabulated: bool = False
+    widths_from: Finite | None = None
+    d_max: Annotated[float, Meta(ge=0.0, le=_MAX)] = 0.0
+
+    @classmethod
+    def of(cls, matrix: GramMatrix) -> GramRecord:
+        return cls(**asdict(matrix))
+
+    @property
+    def matrix(self) -> GramMatrix:
+        return GramMatrix(**structs.asdict(self))
+
+
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The state of a store.
 
@@ -195,6 +221,8 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     factor_options : FactorOptions or None
     factors : dict of FactorArray
         The arrays of factored kernels by name; see `store.factors`.
+    gram : GramRecord or None
+        What the kernels of `formulas` are evaluated from, where they have no tiles of their own.
     """
 
     store_id: StoreId
@@ -223,6 +251,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     factored: Annotated[tuple[FactorRecord, ...], Meta(max_length=_MOST_KERNELS)] = ()
     factor_options: FactorOptions | None = None
     factors: dict[str, FactorArray] = {}
+    gram: GramRecord | None = None
 
     @property
     def lacks(self) -> list[str]:
@@ -245,6 +274,8 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         kernels = [structs.asdict(kernel) for kernel in self.kernels]
         made_of: list[object] = [*sizes, kernels, self.inputs, list(self.stored_as)]
         parts: dict[str, object] = {"store": made_of, "tiles": self.digests}
+        if self.gram is not None:
+            made_of.append(structs.asdict(self.gram))
         if self.factored:
             options = None if self.factor_options is None else structs.asdict(self.factor_options)
             made_of += [[record.known() for record in self.factored], options]
@@ -281,6 +312,52 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """By kernel, the number of the one whose tiles stand for it."""
         return tuple(map(self.names.index, self.stored_as or self.names))
 
+    @property
+    def layout(self) -> Layout:
+        """The layout, as it is asked for; auto where no kernel is in tiles, or some beside gram."""
+        if self.gram is None:
+            return "each" if self.kernels else "auto"
+        return "auto" if self.own_names else "gram"
+
+    @property
+    def own_names(self) -> tuple[str, ...]:
+        """Kernels in tiles of their own."""
+        if self.gram is None:
+            return self.names
+        return tuple(name for name in self.names if name not in self.formulas)
+
+    @property
+    def own_stored(self) -> tuple[str, ...]:
+        """Of these, the ones whose tiles stand for them."""
+        stands = dict(zip(self.names, self.stored_as or self.names, strict=False))
+        return tuple(stands.get(name, name) for name in self.own_names)
+
+    @property
+    def stored_gram(self) -> StoredGram | None:
+        """The Gram matrix as plans know it."""
+        if self.gram is None:
+            return None
+        return StoredGram(self.gram.matrix.itemsize, self.gram.tabulated, len(self.own_names))
+
+    @property
+    def array_names(self) -> tuple[str, ...]:
+        """All arrays of tiles that a build writes."""
+        return (*self.own_names, *([] if self.gram is None else [GRAM]))
+
+    @property
+    def stored_arrays(self) -> tuple[str, ...]:
+        """Those that are kept, each once."""
+        return tuple(dict.fromkeys((*self.own_stored, *([] if self.gram is None else [GRAM]))))
+
+    @property
+    def array_numbers(self) -> tuple[int, ...]:
+        """By kernel, the number of its array: see `TileReader.stored`."""
+        if self.gram is None:
+            return self.stored
+        m, own = len(self.names), set(self.own_names)
+        pairs = zip(self.names, self.stored, strict=True)
+        return (*(stored if name in own else m for name, stored in pairs), m)
+
     def write(self, store: Path) -> None:
         """Replace the store's manifest by this one."""
         content = {
@@ -291,8 +368,12 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "features": {name: structs.asdict(array) for name, array in self.features.items()},
             "text_options": None if self.text_options is None else self.text_options.to_json(),
         }
+        del content["gram"]
+        if self.gram is not None:
+            content |= {"format_version": GRAM_VERSION, "gram": structs.asdict(self.gram)}
         if self.factored:
-            content["format_version"] = FACTORED_VERSION
+            if self.gram is None:
+                content["format_version"] = FACTORED_VERSION
             options = self.factor_options
             content |= {
                 "factored": [record.known() for record in self.factored],
@@ -440,6 +521,7 @@ def manifest_differences(current: Manifest, wanted: Manifest, *, any_block: bool
     pairs: list[tuple[str, object, object]] = [
         ("samples", current.n_samples, wanted.n_samples),
         ("features", current.n_features, wanted.n_features),
+        ("layout", current.layout, wanted.layout),
         ("precision", current.precision, wanted.precision),
         ("kernels", ",".join(current.kernel_names), ",".join(wanted.kernel_names)),
         ("largest number of clusters", _max_clusters(current), _max_clusters(wanted)),
@@ -475,6 +557,9 @@ def _inconsistent_fields(m: Manifest) -> list[str]:
     names, n_tiles = set(m.names), m.n_tiles
     stored, nearest, done = set(m.stored_as or m.names), m.nearest or {}, set(m.tiles_done)
     vectors = {f"{kind}/{name}" for kind in ("diagonals", "norms") for name in names}
+    arrays, kept = set(m.array_names), set(m.stored_arrays)
+    if m.gram is not None:
+        vectors |= set(m.gram.matrix.vectors)
     checks = {
         "kernels": len(set(m.kernel_names)) == len(m.kernel_names) > 0
         and all(map(is_plain_name, m.kernel_names)),
@@ -490,16 +575,73 @@ def _inconsistent_fields(m: Manifest) -> list[str]:
         "differences": set(m.differences) <= names and not _has_nan(m.differences),
         "stored_as": stored <= names and len(m.stored_as) in (0, len(m.kernels)),
         "formulas": set(m.formulas) <= names,
+        "gram": m.gram is None or _gram_fits(m, m.gram),
         "nearest": {*nearest, *nearest.values()} <= names,
         "vectors": set(m.vectors) <= vectors,
         "digests": not done
-        or (stored <= set(m.digests) <= names and _have_bytes(m.digests, DIGEST_BYTES * n_tiles)),
-        "tile_summaries": set(m.tile_summaries) <= names
+        or (kept <= set(m.digests) <= arrays and _have_bytes(m.digests, DIGEST_BYTES * n_tiles)),
+        "tile_summaries": set(m.tile_summaries) <= arrays
         and _have_bytes(m.tile_summaries, SUMMARY_BYTES * n_tiles),
         "vector_summaries": set(m.vector_summaries) <= set(m.vectors)
         and _have_bytes(m.vector_summaries, SUMMARY_BYTES),
     }
     return [name for name, right in checks.items() if not right]
+
+
+def _gram_fits(m: Manifest, gram: GramRecord) -> bool:
+    """Whether a Gram matrix is one that can be, and kernels are evaluated from it."""
+    stands = zip(m.names, m.stored_as or m.names, strict=False)
+    if not (m.formulas and m.n_features and all(map(_is_computed, m.formulas))):
+        return False
+    kernels = [
+        ResolvedKernel(spec=gram_spec(record.name), **record.options)
+        for record in m.kernels
+        if record.name in m.formulas
+    ]
+    distances = gram.content != "products"
+    return (
+        (gram.content, gram.dtype) in _KEPT[m.precision]
+        and not (gram.unit_rows and not distances)
+        and not (gram.shifted and distances)
+        and not (gram.tabulated and not (distances and _are_tables(gram, kernels)))
+        and all(a == b or a not in m.formulas for a, b in stands)
+        and (not m.resolved or all(_is_resolved(m, kernel) for kernel in kernels))
+        and (not m.resolved or set(gram.matrix.vectors) <= set(m.vectors))
+    )
+
+
+_KEPT: dict[Precision, set[tuple[str, str]]] = {
+    "compact": {("codes", "uint16"), ("distances", "float32"), ("products", "float32"),
+                ("products", "float64")},
+    "float32": {("distances", "float32"), ("products", "float32"), ("products", "float64")},
+    "float64": {("products", "float64")},
+}  # fmt: skip
+"""By precision, what may be kept of pairs, and how."""
+
+
+def _are_tables(gram: GramRecord, kernels: Iterable[ResolvedKernel]) -> bool:
+    """Whether each of these kernels is a function of the distance alone."""
+    return all(
+        kernel.normalization != "degree" and (gram.unit_rows or isinstance(kernel.spec, Rbf))
+        for kernel in kernels
+    )
+
+
+def _is_resolved(m: Manifest, kernel: ResolvedKernel) -> bool:
+    """Whether a manifest has what the formula of a kernel needs."""
+    return (
+        (not isinstance(kernel.spec, Rbf) or None not in (kernel.sigma, kernel.d2_max))
+        and (kernel.scaling == "none" or None not in (kernel.minimum, kernel.maximum))
+        and (not kernel.needs_norms or f"norms/{kernel.name}" in m.vectors)
+    )
+
+
+def _is_computed(name: str) -> bool:
+    try:
+        gram_spec(name)
+    except InputError:
+        return False
+    return True
 
 
 def _has_nan(numbers: Mapping[str, float]) -> bool:

@@ -20,9 +20,10 @@ from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.kernels.duplicates import DuplicateCandidates
 from gmkcf_dask.kernels.factored import is_given
 from gmkcf_dask.kernels.features import Features, NoFeatures
+from gmkcf_dask.kernels.gram import GRAM, row_vectors
 from gmkcf_dask.kernels.specs import KernelSpec, parse_kernel
 from gmkcf_dask.kernels.statistics import GatherRowSums
-from gmkcf_dask.store.digests import TOLERANCE, Summary, TileTable
+from gmkcf_dask.store.digests import GRAM_TOLERANCE, TOLERANCE, Summary, TileTable
 from gmkcf_dask.store.factors import FactorRequest, StoreArrays, bad_blocks, factor_stages
 from gmkcf_dask.store.features import open_array, write_metadata
 from gmkcf_dask.store.files import exists, is_file, put_atomic, remove, remove_tree
@@ -42,8 +43,8 @@ from gmkcf_dask.store.request import KernelRequest
 from gmkcf_dask.store.scratch import sweep_scratch
 from gmkcf_dask.store.tile_tasks import (
     WriteTiles,
-    diagonal_from_tiles,
     for_tasks,
+    made_diagonal,
     resolved_kernels,
     write_diagonals,
 )
@@ -137,7 +138,7 @@ def clear_places(store: KernelStore, damage: Damage) -> None:
     reader = store.reader
     files = [store.path / bad.where / METADATA for bad in damage.metadata]
     files += [store.path / f"{name}.json" for name in damage.inputs]
-    files += [Path(reader.file(bad.kernel, bad.t)) for bad in damage.tiles]
+    files += [Path(reader.file(bad.array, bad.t)) for bad in damage.tiles]
     for vector in damage.vectors:
         chunks = store.path / vector / "c"
         for folder in (chunks.parent.parent, chunks.parent):
@@ -246,9 +247,9 @@ class _Repairing:
             return NoFeatures(self.store.n_samples)
         return self.store.features()
 
-    def not_computable(self, kernel: str) -> str:
-        """Why a kernel cannot be computed again, as the end of a sentence; empty where it can."""
-        if kernel not in self.specs:
+    def not_computable(self, array: str) -> str:
+        """Why an array cannot be computed again, as the end of a sentence; empty where it can."""
+        if array != GRAM and array not in self.specs:
             return (
                 "cannot be computed again, because a matrix or function that was passed in is not "
                 f"in the store: {self.rebuild_advice()}"
@@ -315,8 +316,25 @@ class _Repairing:
         arrays.build(factor_stages(request, self.features, arrays), listen)
         self.store = arrays.store
 
+    def repair_gram_rows(self) -> None:
+        """Lengths of the samples, again from the features."""
+        wanted = [where for where in self.damage.vectors if where.startswith("gram_rows/")]
+        if not wanted:
+            return
+        if why := self.not_computable(GRAM):
+            self.left += [f"{where} {why}" for where in wanted]
+            return
+        vectors = row_vectors(self.features)
+        repaired = {w: vectors[w] for w in wanted if self._is_the_vector(w, vectors[w])}
+        self.left += [f"{where} {self.not_accepted()}" for where in wanted if where not in repaired]
+        confirm(self.store.path, self.lock)
+        self.store.write_new_vectors(repaired)
+        open_array.cache_clear()
+        self._keep_vectors(repaired)
+
     def repair_norms(self) -> None:
         """Row sums of kernels normalised by degree, again by the sweep that made them."""
+        self.repair_gram_rows()
         store, computable = self.store, set()
         for where in self.damage.vectors:
             folder, _, name = where.partition("/")
@@ -341,9 +359,10 @@ class _Repairing:
                 self.left.append(f"norms/{name} {self.not_accepted()}")
                 self.untrusted.add(name)
         confirm(store.path, self.lock)
-        store.write_norms(repaired)
+        vectors = {f"norms/{name}": values for name, values in repaired.items()}
+        store.write_new_vectors(vectors)
         open_array.cache_clear()
-        self._keep_vectors({f"norms/{name}": values for name, values in repaired.items()})
+        self._keep_vectors(vectors)
 
     def _is_the_vector(self, name: str, values: Floats) -> bool:
         """Whether a vector that was made again is the one it replaces."""
@@ -390,7 +409,10 @@ class _Repairing:
                     new = written.summaries[name, t]
                     old = summaries.get(name, t) if name in m.tile_summaries else None
                     size = int(np.prod(store.tiling.shape(t)))
-                    if not self.may_replace(old, new, size, TOLERANCE[m.precision]):
+                    tolerance = TOLERANCE[m.precision]
+                    if name == GRAM and m.gram is not None:
+                        tolerance = GRAM_TOLERANCE[m.gram.dtype]
+                    if not self.may_replace(old, new, size, tolerance):
                         refused[name] += 1
                         continue
                     changed.add((name, t))
@@ -398,7 +420,7 @@ class _Repairing:
                     if old is not None:
                         summaries.put(name, t, new)
         why = self.not_accepted()
-        self.left += [f"{_tiles(count)} of kernel {name} {why}" for name, count in refused.items()]
+        self.left += [f"{_tiles(count)} of {_array(name)} {why}" for name, count in refused.items()]
         if changed:
             confirm(store.path, self.lock)
             self.store = store = store.with_manifest(
@@ -407,27 +429,27 @@ class _Repairing:
                 versions={**m.versions, **package_versions()},
             )
             # diagonals of kernels whose tiles came out with other bits
-            names = sorted({name for name, _ in changed})
-            diagonals = {name: diagonal_from_tiles(store, name) for name in names}
+            names = sorted({name for name, _ in changed if name != GRAM})
+            diagonals = {name: made_diagonal(store, name) for name in names}
             confirm(store.path, self.lock)
             self._keep_vectors(write_diagonals(store, diagonals))
         return len(changed)
 
     def _tiles_to_make(self) -> dict[int, set[str]]:
-        """By tile, the kernels to make again; why others cannot be is said once per kernel."""
-        by_kernel: dict[str, list[int]] = {}
+        """By tile, the arrays to make again; why others cannot be is said once per array."""
+        by_array: dict[str, list[int]] = {}
         for bad in self.damage.tiles:
-            by_kernel.setdefault(bad.kernel, []).append(bad.t)
+            by_array.setdefault(bad.array, []).append(bad.t)
         wanted: dict[int, set[str]] = {}
-        for kernel, tiles in by_kernel.items():
-            why = self.not_computable(kernel)
-            if not why and kernel in self.untrusted:
-                why = f"cannot be computed again without norms/{kernel}"
+        for array, tiles in by_array.items():
+            why = self.not_computable(array)
+            if not why and array in self.untrusted:
+                why = f"cannot be computed again without norms/{array}"
             if why:
-                self.left.append(f"{_tiles(len(tiles))} of kernel {kernel} {why}")
+                self.left.append(f"{_tiles(len(tiles))} of {_array(array)} {why}")
                 continue
             for t in tiles:
-                wanted.setdefault(t, set()).add(kernel)
+                wanted.setdefault(t, set()).add(array)
         return wanted
 
     def repair_diagonals(self) -> None:
@@ -438,11 +460,14 @@ class _Repairing:
             if folder != "diagonals":
                 continue
             try:
-                values = diagonal_from_tiles(store, stands[name])
+                values = made_diagonal(store, stands[name])
             except StoreGoneError:
                 raise
             except DamagedStoreError:
-                why = "cannot be computed while tiles of the kernel are damaged"
+                made_of = "the lengths of samples"
+                if name in m.own_names:
+                    made_of = "tiles of the kernel"
+                why = f"cannot be computed while {made_of} are damaged"
                 self.left.append(f"{where} {why}")
                 continue
             if vector_digest(values) != m.vectors[where]:
@@ -472,6 +497,10 @@ class _Repairing:
         damage = replace(find_damage_beside_tiles(self.store), tiles=tuple(again), blocks=blocks)
         lines = damage.lines(self.store.manifest)
         return [f"{line} after it was written again" for line in lines]
+
+
+def _array(name: str) -> str:
+    return "the Gram matrix" if name == GRAM else f"kernel {name}"
 
 
 def _tiles(count: int) -> str:

@@ -11,18 +11,26 @@ from uuid import uuid4
 
 import numpy as np
 
-from gmkcf_dask.corpus.model import Corpus
+from gmkcf_dask.corpus.model import Corpus, Matrix, row_blocks
 from gmkcf_dask.errors import DataWarning, InputError
 from gmkcf_dask.kernels.factored import FOR_CLUSTERS, PRODUCTS, FactorKind
-from gmkcf_dask.kernels.features import ArrayFeatures, Features, NoFeatures
+from gmkcf_dask.kernels.features import ArrayFeatures, Features, NoFeatures, squared_norms
+from gmkcf_dask.kernels.gram import (
+    GramMatrix,
+    diagonal_values,
+    gram_for,
+    is_function_of_gram,
+)
 from gmkcf_dask.kernels.products import ProductKind, allow_products, possible_products
 from gmkcf_dask.kernels.specs import (
+    LAYOUTS,
     NORMALIZATIONS,
     SCALINGS,
     FunctionKernel,
     GivenFactor,
     Heat,
     KernelSpec,
+    Layout,
     Local,
     LocalSet,
     Normalization,
@@ -42,6 +50,7 @@ from gmkcf_dask.store.factors import FactorRequest
 from gmkcf_dask.store.manifest import (
     FactorOptions,
     FactorRecord,
+    GramRecord,
     KernelRecord,
     Manifest,
     corpus_digests,
@@ -69,6 +78,9 @@ class KernelRequest:
         Kernels of a store that differ nowhere by more than this share their tiles.
     max_clusters : int
         The largest number of clusters that local kernels have columns for.
+    layout : {"each", "gram", "auto"}
+        Whether kernels that are functions of inner products have an array each, or are evaluated
+        from one for all of them; auto chooses that where there are several.
     products : bool
         Whether linear and cosine may be factored, see `kernels.products`; not in stores that have
         tiles of them.
@@ -83,6 +95,7 @@ class KernelRequest:
     merge_duplicates: float = 0.0
     max_clusters: int = MAX_CLUSTERS
     products: bool = True
+    layout: Layout = "each"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "specs", self._expanded())
@@ -93,6 +106,7 @@ class KernelRequest:
         check_option("normalization", self.normalization, NORMALIZATIONS)
         check_option("scaling", self.scaling, SCALINGS)
         check_option("precision", self.precision, tuple(STORED_BYTES))
+        check_option("layout", self.layout, LAYOUTS)
         check_names(self.specs)
         if {"local", "heat"} <= set(self.factored.values()):
             raise InputError(
@@ -111,6 +125,8 @@ class KernelRequest:
                     f"factor {given.name} has {given.factor.shape[0]} rows but there are "
                     f"{self.n_samples} samples: give one row per sample"
                 )
+        if self.layout == "gram":
+            self._refuse_layout()
         for_tiles = tuple(spec for spec in self.specs if isinstance(spec, TileSpec))
         if self.corpus is not None and for_tiles:
             refuse_tiny(self.corpus.X, self._with_options(for_tiles), self.precision)
@@ -132,6 +148,20 @@ class KernelRequest:
             else:
                 specs += local_kernels_for(self.corpus.X)
         return tuple(specs)
+
+    def _refuse_layout(self) -> None:
+        """Refuse layout gram where it cannot be had."""
+        others = [spec.name for spec in self.tiled if not is_function_of_gram(spec)]
+        if others:
+            raise InputError(
+                f"kernel {others[0]} is no function of inner products, and layout gram is for "
+                "those alone: use layout auto, where it has tiles of its own"
+            )
+        if self.merge_duplicates:
+            raise InputError(
+                "merge_duplicates is for kernels in tiles of their own, and those of layout gram "
+                "have none: leave it out, or use layout each"
+            )
 
     def _tile_options(self) -> list[str]:
         """Options of tiles that change their values and are not at their defaults."""
@@ -205,6 +235,44 @@ class KernelRequest:
         tiles = (spec for spec in self.specs if isinstance(spec, TileSpec))
         return tuple(spec for spec in tiles if spec.name not in self._products)
 
+    @cached_property
+    def gram(self) -> GramMatrix | None:
+        """What kernels are evaluated from; None where each has tiles of its own."""
+        layout = "each" if self.merge_duplicates else self.layout
+        X = None if self.corpus is None else self.corpus.X
+        gram = gram_for(self.kernels, X, self.precision, layout)
+        if gram is not None and X is not None:
+            self._refuse_overflow(X)
+        return gram
+
+    def _refuse_overflow(self, X: Matrix) -> None:
+        """Refuse kernels that a fit cannot hold; those in tiles are refused with their tiles."""
+        kernels = [
+            kernel
+            for kernel in self.kernels
+            if is_function_of_gram(kernel.spec) and kernel.normalization == kernel.scaling == "none"
+        ]
+        if not kernels:
+            return
+        wide = self.precision == "float64"
+        limit = float(np.finfo(np.float64 if wide else np.float32).max)
+        with np.errstate(over="ignore"):
+            longest = np.array([max(squared_norms(X[rows]).max() for rows in row_blocks(X))])
+            for kernel in kernels:
+                # no entry is larger than the largest k(x,x)
+                if not float(diagonal_values(kernel, longest, None)[0]) <= limit:
+                    raise InputError(
+                        f"kernel {kernel.name} overflows {self.precision}: scale the features "
+                        f"down, or use normalization unit{'' if wide else ' or precision float64'}"
+                    )
+
+    @property
+    def in_gram(self) -> tuple[TileSpec, ...]:
+        """Kernels that are evaluated from the Gram matrix."""
+        if self.gram is None:
+            return ()
+        return tuple(spec for spec in self.tiled if is_function_of_gram(spec))
+
     @property
     def factored(self) -> dict[str, FactorKind]:
         """Factored kernels by name, and what kind of factor they have."""
@@ -218,7 +286,14 @@ class KernelRequest:
     def as_stored(self, manifest: Manifest) -> KernelRequest:
         """The same request for a store that may have tiles where a new one would have factors."""
         in_tiles = set(manifest.names) & set(self._products)
-        return replace(self, products=False) if in_tiles else self
+        changes: dict[str, Any] = {"products": False} if in_tiles else {}
+        if self.layout == "auto" and not self.merge_duplicates:
+            alone = all(map(is_function_of_gram, self.tiled))
+            if manifest.gram is None:
+                changes["layout"] = "each"
+            elif alone:  # auto takes it for several only
+                changes["layout"] = "gram"
+        return replace(self, **changes) if changes else self
 
     @property
     def given_factors(self) -> tuple[GivenFactor, ...]:
@@ -280,6 +355,7 @@ class KernelRequest:
             ),
             factored=tuple(self._record(name, kind) for name, kind in self.factored.items()),
             factor_options=FactorOptions(self.max_clusters) if self.factored else None,
+            gram=None if self.gram is None else GramRecord.of(self.gram),
         )
 
     def _record(self, name: str, kind: FactorKind) -> FactorRecord:

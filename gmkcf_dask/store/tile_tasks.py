@@ -13,6 +13,13 @@ from msgspec import structs
 
 from gmkcf_dask.kernels.duplicates import Differences, DuplicateCandidates
 from gmkcf_dask.kernels.features import Features, PairTile
+from gmkcf_dask.kernels.gram import (
+    GRAM,
+    GramMatrix,
+    encode_gram,
+    is_function_of_gram,
+    lowest_value,
+)
 from gmkcf_dask.kernels.tiles import Norms, ResolvedKernel, stored_tiles
 from gmkcf_dask.store.digests import Summary
 from gmkcf_dask.store.kernel_store import KernelStore
@@ -21,7 +28,7 @@ from gmkcf_dask.system.arrays import Floats
 
 @dataclass(frozen=True)
 class Written:
-    """What a task wrote; digests, summaries and sizes of chunks are by (kernel, tile)."""
+    """What a task wrote; digests, summaries and sizes of chunks are by (array, tile)."""
 
     minima: dict[str, float]
     """Each kernel's smallest value."""
@@ -41,16 +48,21 @@ class WriteTiles:
     kernels: tuple[ResolvedKernel, ...]
     candidates: DuplicateCandidates
     wanted: Mapping[int, frozenset[str]] | None = None
-    """By tile, the kernels to write; None for all."""
+    """By tile, the arrays to write; None for all."""
 
     def __call__(self, tiles: npt.NDArray[np.int64]) -> Written:
-        norms: Norms = self.store.norms()
+        manifest = self.store.manifest
+        own_names = set(manifest.own_names)
+        own = tuple(kernel for kernel in self.kernels if kernel.name in own_names)
+        norms: Norms = self.store.norms() if own else {}
         written = Written(dict.fromkeys(self.store.names, np.inf))
         for t in map(int, tiles):
             tile = PairTile.at(self.features, self.store.tiling, t)
-            kernels = self.kernels
+            kernels = own
             if self.wanted is not None:
-                kernels = tuple(k for k in kernels if k.name in self.wanted[t])
+                kernels = tuple(k for k in own if k.name in self.wanted[t])
+            if manifest.gram is not None and (self.wanted is None or GRAM in self.wanted[t]):
+                self._keep_gram(t, tile, manifest.gram.matrix, written)
             made = stored_tiles(kernels, tile, norms, self.store.manifest.precision)
             # one kernel is compressed and written while the next is computed
             with ThreadPoolExecutor(1) as writer:
@@ -63,6 +75,16 @@ class WriteTiles:
                 if last is not None:
                     last.result()
         return written
+
+    def _keep_gram(self, t: int, tile: PairTile, matrix: GramMatrix, written: Written) -> None:
+        kept = np.empty(tile.shape, matrix.dtype)
+        encode_gram(matrix, tile, kept)
+        self._keep(t, GRAM, kept, written)
+        product = float(tile.gram.min())
+        for kernel in self.kernels:
+            if is_function_of_gram(kernel.spec):
+                lowest = lowest_value(kernel, product)
+                written.minima[kernel.name] = min(written.minima[kernel.name], lowest)
 
     def _keep(self, t: int, name: str, stored: npt.NDArray[Any], written: Written) -> None:
         digest, size = self.store.reader.write(name, t, stored)
@@ -84,11 +106,14 @@ def resolved_kernels(store: KernelStore, specs: Any) -> tuple[ResolvedKernel, ..
     return tuple(ResolvedKernel(spec=spec, **by_name[spec.name].options) for spec in specs)
 
 
-def diagonal_from_tiles(store: KernelStore, name: str) -> Floats:
-    """The diagonal of a kernel, from its tiles."""
-    kernel, room = store.names.index(name), store.reader.buffer()
+def made_diagonal(store: KernelStore, name: str) -> Floats:
+    """The diagonal of a kernel, from its tiles, or from the lengths of the samples."""
+    kernel, whole = store.names.index(name), store.reader
+    if whole.gram is not None and kernel in whole.gram.by_number:
+        return whole.gram.diagonal(kernel)
+    room = whole.buffer()
     on_diagonal = [t for t, (i, j) in enumerate(store.tiling.pairs()) if i == j]
-    with store.reader.ahead([kernel], on_diagonal) as reader:
+    with whole.ahead([kernel], on_diagonal) as reader:
         parts = [
             np.diagonal(reader.raw(kernel, t, room)).astype(np.float64) * reader.scale()
             for t in on_diagonal

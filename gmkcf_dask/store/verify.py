@@ -13,10 +13,12 @@ import numpy.typing as npt
 
 from gmkcf_dask.compute.build_tasks import run_batches
 from gmkcf_dask.compute.runner import Runner
+from gmkcf_dask.compute.tile_ops import arrays_of
 from gmkcf_dask.errors import DamagedStoreError, StoreError, StoreGoneError
 from gmkcf_dask.events import Listener, ignore
 from gmkcf_dask.kernels.factored import is_given
 from gmkcf_dask.kernels.features import offset_of
+from gmkcf_dask.kernels.gram import GRAM
 from gmkcf_dask.store.digests import Summary
 from gmkcf_dask.store.factors import bad_blocks
 from gmkcf_dask.store.features import StoredFeatures, open_array
@@ -38,7 +40,8 @@ from gmkcf_dask.store.tile_reader import DamagedTileError, StoreTileReader
 class BadTile:
     """A tile that is missing, damaged, or another one."""
 
-    kernel: str
+    array: str
+    """A kernel, or the Gram matrix."""
     t: int
     what: str
 
@@ -70,7 +73,7 @@ class Damage:
         pairs = manifest.tiling.pair
         return [
             *(f"{bad.where}/{METADATA}".lstrip("/") + f" {bad.what}" for bad in self.metadata),
-            *(f"kernel {bad.kernel} tile {pairs(bad.t)} {bad.what}" for bad in self.tiles),
+            *(f"{_array(bad.array)} tile {pairs(bad.t)} {bad.what}" for bad in self.tiles),
             *(f"factors/{name} block {b} is not what was written" for name, b in self.blocks),
             *(f"{name} is not what was written" for name in self.vectors),
             *(f"{name} of the samples are not what was written" for name in self.inputs),
@@ -148,17 +151,17 @@ class CheckTiles:
     reader: StoreTileReader
 
     def __call__(self, tiles: npt.NDArray[np.int64]) -> list[BadTile]:
-        bad, buffer = [], self.reader.buffer()
-        kernels = sorted(set(self.reader.stored))
-        with self.reader.ahead(kernels, map(int, tiles)) as reader:
-            for t, kernel in product(map(int, tiles), kernels):
+        bad, arrays = [], arrays_of(self.reader)
+        buffers = {array: self.reader.buffer(array) for array in arrays}
+        with self.reader.ahead(arrays, map(int, tiles)) as reader:
+            for t, array in product(map(int, tiles), arrays):
                 try:
-                    reader.raw(kernel, t, buffer)
+                    reader.raw(array, t, buffers[array])
                 except StoreGoneError:
                     raise  # of the tiles of another store nothing can be said
                 except DamagedStoreError as error:
                     what = error.reason if isinstance(error, DamagedTileError) else str(error)
-                    bad.append(BadTile(reader.names[kernel], t, what))
+                    bad.append(BadTile(reader.names[array], t, what))
         return bad
 
 
@@ -169,10 +172,10 @@ class SummarizeTiles:
     reader: StoreTileReader
 
     def __call__(self, tiles: npt.NDArray[np.int64]) -> dict[tuple[str, int], bytes]:
-        reader, buffer = self.reader, self.reader.buffer()
+        reader = self.reader
         return {
-            (reader.names[kernel], t): Summary.of(reader.raw(kernel, t, buffer)).to_bytes()
-            for t, kernel in product(map(int, tiles), sorted(set(reader.stored)))
+            (reader.names[array], t): Summary.of(reader.raw(array, t)).to_bytes()
+            for t, array in product(map(int, tiles), arrays_of(reader))
         }
 
 
@@ -196,6 +199,10 @@ def features_hold(store: KernelStore, unreadable: Iterable[str] = ()) -> bool:
         return False
     features, wanted = store.features(), store.manifest.inputs.get("features")
     return _reads(lambda: features.offset) and _reads(lambda: _refuse_other(features, wanted))
+
+
+def _array(name: str) -> str:
+    return "Gram matrix" if name == GRAM else f"kernel {name}"
 
 
 def _refuse_other(features: StoredFeatures, wanted: str | None) -> None:

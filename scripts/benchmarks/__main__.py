@@ -8,6 +8,7 @@ import importlib
 from measure import save, show
 
 MODULES = {
+    "gram": "gram",
     "iteration": "iteration",
     "sweep": "sweep",
     "overhead": "overhead",

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -41,9 +42,11 @@ def bank(m: int) -> tuple[KernelSpec, ...]:
     return (*twelve, *(Rbf(round(0.21 + 0.1 * i, 2)) for i in range(m - 12)))[:m]
 
 
-def request_of(n: int, precision: str, m: int = 12) -> KernelRequest:
+def request_of(
+    n: int, precision: str, m: int = 12, layout: str = "each", **options: Any
+) -> KernelRequest:
     """All kernels of made-up text."""
-    return KernelRequest(text_like(n), bank(m), precision=precision)
+    return KernelRequest(text_like(n), bank(m), precision=precision, layout=layout, **options)
 
 
 @contextmanager
@@ -56,10 +59,15 @@ def scratch_folder(where: Path | None) -> Iterator[Path]:
 
 
 def store_of(
-    path: Path, n: int, precision: str, m: int = 12, resources: Resources | None = None
+    path: Path,
+    n: int,
+    precision: str,
+    m: int = 12,
+    resources: Resources | None = None,
+    layout: str = "each",
 ) -> KernelStore:
     """A finished store of made-up text."""
-    request, resources = request_of(n, precision, m), resources or threads()
+    request, resources = request_of(n, precision, m, layout), resources or threads()
     place = look_up(path, request)
     plan = pipeline.request_plan(request, 10, resources, place, residency="recompute")
     return pipeline.build(place, request, plan, resources)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,19 @@ from typing import Any
 import numpy as np
 
 from gmkcf_dask.cluster.submit.slurm import JOB_SCHEDULER_BYTES
-from gmkcf_dask.compute.costs import PROCESS_BYTES, SCHEDULER_BYTES, Job
+from gmkcf_dask.compute.costs import (
+    PROCESS_BYTES,
+    SCHEDULER_BYTES,
+    Job,
+    StoredGram,
+    expected_gram,
+)
 from gmkcf_dask.compute.factor_plan import OwnFactor, factor_sizes, make_factor_plan
 from gmkcf_dask.compute.plan import make_plan
 from gmkcf_dask.corpus.read import UNREADABLE
 from gmkcf_dask.errors import GmkcfError
 from gmkcf_dask.kernels.factored import FOR_CLUSTERS, FactorKind
+from gmkcf_dask.kernels.gram import is_function_of_gram
 from gmkcf_dask.kernels.products import possible_products
 from gmkcf_dask.kernels.specs import HEAT, LOCAL, KernelSpec, LocalSet, TileSpec, resolve_kernels
 from gmkcf_dask.kernels.tiling import Precision
@@ -62,6 +69,7 @@ class _Sizes:
     precision: Precision
     signed: bool
     built: bool
+    gram: StoredGram | None
 
 
 def _store_sizes(params: dict[str, Any]) -> _Sizes:
@@ -77,6 +85,7 @@ def _store_sizes(params: dict[str, Any]) -> _Sizes:
         manifest.precision,
         min((manifest.stored_minima or {"": 0.0}).values()) < 0.0,
         built=True,
+        gram=manifest.stored_gram,
     )
 
 
@@ -92,18 +101,28 @@ def _input_sizes(params: dict[str, Any]) -> _Sizes:
         params.get("precision") or "float32",
         params.get("merge_duplicates") or 0.0,
     )
+    tiled = [spec for spec in specs if isinstance(spec, TileSpec)]
     factored = [factor_kinds((*specs, *local), products) for local in sets]
     return _Sizes(
         shape,
         size,
         # linear and cosine may be in tiles or factored, which the data decide: count both
-        sum(isinstance(spec, TileSpec) for spec in specs),
+        len(tiled),
         tuple(kinds for kinds in factored if kinds),
         params.get("max_clusters") or max(MAX_CLUSTERS, params["n_clusters"]),
         params.get("precision") or "float32",
         params.get("scaling") == "none",
         built=False,
+        gram=_expected_gram(tiled, params),
     )
+
+
+def _expected_gram(tiled: Sequence[TileSpec], params: dict[str, Any]) -> StoredGram | None:
+    """Layout gram, if it is asked for or chosen; only the samples tell whether there are tables."""
+    if params.get("layout") == "each" or params.get("merge_duplicates"):
+        return None
+    in_gram = sum(map(is_function_of_gram, tiled))
+    return expected_gram(in_gram, len(tiled), params.get("precision") or "float32")
 
 
 def _job(params: dict[str, Any], n_kernels: int) -> Job:
@@ -126,6 +145,7 @@ def _tiles_driver(sizes: _Sizes, params: dict[str, Any]) -> int:
         precision=sizes.precision,
         signed=sizes.signed,
         job=_job(params, sizes.n_tiled),
+        gram=sizes.gram,
     )
     # the plan counts a scheduler inside the driver's process; here it has one of its own
     return plan.driver_bytes - SCHEDULER_BYTES
