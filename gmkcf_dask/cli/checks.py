@@ -30,6 +30,8 @@ def info(store: Path) -> None:
     fields = ("n_samples", "n_features", "precision", "complete")
     add_result(store=store, **{name: getattr(manifest, name) for name in fields})
     add_result(kernels=list(manifest.kernel_names))
+    if manifest.kernels:
+        add_result(layout=manifest.layout)
     for line in lines:
         click.echo(line)
 
@@ -43,6 +45,7 @@ def verify(store: Path, **options: Any) -> None:
 
     Exit code 0 if nothing is damaged, 4 otherwise.
     """
+    from gmkcf_dask.store.describe import tiles_in_words
     from gmkcf_dask.store.verify import find_damage, open_unchecked
 
     opened = open_unchecked(store)
@@ -57,7 +60,7 @@ def verify(store: Path, **options: Any) -> None:
             f"{len(lines)} parts of {store} are damaged: repair them with {damage.command(store)}"
         )
     m = opened.manifest
-    parts = [f"{len(set(m.stored))} kernels with {m.n_tiles:,} tiles each"] if m.kernels else []
+    parts = [tiles_in_words(m)] if m.kernels else []
     parts += [f"{len(m.factored)} factored kernels"] if m.factored else []
     echo(f"{store}: no damage found in {' and '.join(parts)}")
 

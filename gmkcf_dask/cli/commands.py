@@ -23,6 +23,7 @@ from gmkcf_dask.cli.options import (
     force_option,
     input_argument,
     kernel_options,
+    layout_option,
     normalization_option,
     paper_option,
     start_cluster,
@@ -38,6 +39,7 @@ from gmkcf_dask.cli.report import machine_summary, report
 from gmkcf_dask.cli.signals import interruptible
 from gmkcf_dask.errors import HopelessError, InputError, StoreBusyError, redacted
 from gmkcf_dask.events import Event, KernelsReady, PlanMade
+from gmkcf_dask.methods.defaults import PAPER_LAYOUT
 from gmkcf_dask.system.disk_space import folder_in_errors
 from gmkcf_dask.system.units import human_bytes
 
@@ -224,6 +226,7 @@ def run(input_path: str, out: Path, overwrite: bool, store: Path | None, **optio
 @click.option("--runs", "n_seeds", type=int, default=20, help="Seeds 0, 1, … of every method.")
 @click.option("--out", type=FILE, required=True, help="Folder for runs and tables.")
 @normalization_option
+@layout_option(PAPER_LAYOUT)
 @click.option("--paper", is_flag=True, help="Accepted for symmetry: this is the paper's setting.")
 @cluster_options
 @output_options
@@ -234,6 +237,7 @@ def benchmark(
     n_seeds: int,
     out: Path,
     normalization: Any,
+    layout: Any,
     paper: bool,
     **options: Any,
 ) -> None:
@@ -249,7 +253,10 @@ def benchmark(
         return [name.strip() for name in text.split(",") if name.strip()]
 
     entries = tuple(choose_entries(names_in(methods)))
-    job = Benchmark(data, out, tuple(names_in(datasets)), entries, n_seeds, normalization)
+    job = Benchmark(
+        data, out, tuple(names_in(datasets)), entries, n_seeds, normalization,
+        layout or PAPER_LAYOUT,
+    )  # fmt: skip
     with start_cluster(0, options) as resources, show_progress() as listen:
 
         def print_row(line: str) -> None:

@@ -21,11 +21,13 @@ from gmkcf_dask.methods.defaults import (
     DEFAULT_ASSIGN,
     DEFAULT_INIT,
     DEFAULT_KERNELS,
+    DEFAULT_LAYOUT,
     DEFAULT_SOLVER,
     DEFAULT_TOL,
     DEFAULTS,
     PAPER,
     PAPER_KERNELS,
+    PAPER_LAYOUT,
     Assign,
 )
 
@@ -158,9 +160,22 @@ def kernels_option(default: str) -> Callable[[_F], _F]:
     """--kernels of a command that has this default."""
     return click.option(
         "--kernels",
-        help="Comma-separated: the sets local and paper12, linear, cosine, rbf_T (width T times "
-        "the mean distance), poly_aA_bB. Or factored: INPUT is an array Z (.npy, .npz, Zarr), or "
-        f"NAME=FILE for each of several, and kernels are Z Zᵀ.  [default: {default}]",
+        help="Comma-separated: the sets local, paper12 and rbf_bank(M) (M Gaussian kernels of "
+        "widths from 0.01 to 100, logarithmically spaced; in quotes for the shell), linear, "
+        "cosine, rbf_T (width T times the mean distance), poly_aA_bB. Or factored: INPUT is an "
+        "array Z (.npy, .npz, Zarr), or NAME=FILE for each of several, and kernels are Z Zᵀ.  "
+        f"[default: {default}]",
+    )
+
+
+def layout_option(default: str) -> Callable[[_F], _F]:
+    """--layout of a command; what it is by default, in words."""
+    return click.option(
+        "--layout",
+        type=click.Choice(["auto", "each", "gram"]),
+        help="Store each kernel, or one number per pair of samples, of which rbf, poly, linear and "
+        "cosine are computed when they are read; auto is gram for two or more of these, unless "
+        f"duplicates are merged.  [default: {default}]",
     )
 
 
@@ -186,6 +201,7 @@ kernel_making_options = options_in_a_row(
         default="float32",
         help="Of stored kernel entries; compact takes 2 bytes, for values in [0, 1].",
     ),
+    layout_option(f"{DEFAULT_LAYOUT}, or {PAPER_LAYOUT} with --paper"),
     click.option(
         "--merge-duplicates",
         metavar="TOL",
@@ -355,10 +371,11 @@ new_argument = click.argument("new", metavar="NEW", nargs=-1, required=True, cal
 
 
 def with_defaults(options: dict[str, Any]) -> dict[str, Any]:
-    """Options with the kernels and parameters that stand for those that are not given."""
+    """Options with the kernels, layout and parameters that stand for those that are not given."""
     usual = PAPER if options["paper"] else DEFAULTS
     kernels = PAPER_KERNELS if options["paper"] else DEFAULT_KERNELS
-    missing = {"kernels": kernels, **usual}
+    layout = PAPER_LAYOUT if options["paper"] else DEFAULT_LAYOUT
+    missing = {"kernels": kernels, "layout": layout, **usual}
     return options | {n: value for n, value in missing.items() if options.get(n) is None}
 
 

@@ -170,6 +170,7 @@ def options_of_store(store: Path, options: dict[str, Any]) -> dict[str, Any]:
         )
     made: dict[str, Any] = {
         "precision": manifest.precision,
+        "layout": manifest.layout,
         "merge_duplicates": manifest.merge_tolerance,
     }
     if manifest.factor_options is not None:
@@ -200,12 +201,13 @@ def input_options(input_path: str, options: dict[str, Any]) -> InputOptions:
     from gmkcf_dask.pipeline import InputOptions
     from gmkcf_dask.store.request import MAX_CLUSTERS
 
-    kernels = with_defaults(options)["kernels"]
+    options = with_defaults(options)
+    kernels = options["kernels"]
     if kernels != FACTORED and isinstance(input_path, FactorFiles):
         raise InputError(
             f"NAME=FILE gives factors ({input_path}): add --kernels factored, or give one INPUT"
         )
-    names = ("normalization", "scaling", "precision", "block", "merge_duplicates")
+    names = ("normalization", "scaling", "precision", "layout", "block", "merge_duplicates")
     return InputOptions(
         input_path,
         () if kernels == FACTORED else resolve_kernels(kernels),

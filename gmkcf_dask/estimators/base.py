@@ -54,15 +54,17 @@ from gmkcf_dask.estimators.sklearn_callbacks import (
 from gmkcf_dask.events import Event, Listener, StageNote, ignore
 from gmkcf_dask.kernels.specs import (
     HEAT,
+    LAYOUTS,
     LOCAL,
     FunctionKernel,
     KernelSpec,
+    check_option,
     precomputed_specs,
     resolve_kernels,
 )
 from gmkcf_dask.methods.base import Method
 from gmkcf_dask.methods.contrast import weak_clusters
-from gmkcf_dask.methods.defaults import DEFAULT_KERNELS
+from gmkcf_dask.methods.defaults import DEFAULT_KERNELS, DEFAULT_LAYOUT
 from gmkcf_dask.methods.members import NO_CLUSTER, cluster_sizes
 from gmkcf_dask.methods.registry import make_method, parameters_of
 from gmkcf_dask.pipeline import (
@@ -109,7 +111,7 @@ _FACTORS = {
     "centres": "cluster_centers_",
 }
 """Factors that are attributes, and their names."""
-_SAVED = ("normalization", "scaling", "precision", "block_size")
+_SAVED = ("normalization", "scaling", "precision", "layout", "block_size")
 
 
 @dataclass(eq=False, repr=False)
@@ -123,6 +125,7 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
     normalization: str = "unit"
     scaling: str = "minmax"
     precision: str = "float32"
+    layout: str = DEFAULT_LAYOUT
     block_size: int | str = "auto"
     random_state: Any = None
     store: str | Path | None = None
@@ -323,6 +326,7 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
             value = getattr(self, name)
             if not (value is None or is_location(value)):
                 raise InputError(f"{name} must be a path or a URL, not {value!r}")
+        check_option("layout", self.layout, LAYOUTS)
         if not isinstance(self.text, TextOptions | None):
             raise InputError(f"text must be TextOptions or None, not {self.text!r}")
         if not isinstance(self.callbacks, list | tuple | None):
@@ -354,6 +358,8 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
             "precision": {manifest.precision},
             "block_size": {manifest.block_size},
         }
+        if manifest.kernels:
+            stored["layout"] = {manifest.layout}
         own = {name: getattr(self, name) for name in stored}
         wanted = self._names_wanted()
         if wanted is not None:
@@ -534,6 +540,7 @@ class KernelClusterer(CallbackSupportMixin, ClusterMixin, BaseEstimator, ABC):  
             "normalization": self.normalization,
             "scaling": self.scaling,
             "precision": self.precision,
+            "layout": self.layout,
             "block": _block_size(self.block_size),
             "max_clusters": max(MAX_CLUSTERS, self.n_clusters),
         }

@@ -13,6 +13,7 @@ from gmkcf_dask.estimators.base import listening, seed_of
 from gmkcf_dask.estimators.kernel_sources import store_at
 from gmkcf_dask.estimators.models import GMKCF
 from gmkcf_dask.events import Event
+from gmkcf_dask.methods.defaults import DEFAULT_LAYOUT
 from gmkcf_dask.pipeline.compare import (
     check_clusters,
     check_methods,
@@ -38,6 +39,7 @@ def compare(
     normalization: str = "unit",
     scaling: str = "minmax",
     precision: str = "float32",
+    layout: str = DEFAULT_LAYOUT,
     block_size: int | str = "auto",
     store: str | Path | None = None,
     client: Any = None,
@@ -64,7 +66,7 @@ def compare(
         How texts become features.
     labels : iterable of length n_samples, optional
         Known topics, for scores; by default those of the store, if it has any.
-    normalization, scaling, precision, block_size, store, client, callbacks, verbose
+    normalization, scaling, precision, layout, block_size, store, client, callbacks, verbose
         As for `GMKCF`. Where there is no room for the kernels of the paper only the local preset
         is compared, and `skipped` says so.
     random_state : int, RandomState or None, default=0
@@ -96,6 +98,7 @@ def compare(
         normalization=normalization,
         scaling=scaling,
         precision=precision,
+        layout=layout,
         block_size=block_size,
         store=store,
         client=client,

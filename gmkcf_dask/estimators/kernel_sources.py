@@ -18,10 +18,10 @@ from gmkcf_dask.kernels.cross import MissingFunction, missing_function_message
 from gmkcf_dask.kernels.factor_cross import TrainingFactors
 from gmkcf_dask.kernels.features import ArrayFeatures, Features, NoFeatures
 from gmkcf_dask.kernels.specs import (
-    KERNEL_SETS,
     FunctionKernel,
     KernelSpec,
     Precomputed,
+    kernel_set,
     precomputed_specs,
 )
 from gmkcf_dask.kernels.tiles import ResolvedKernel
@@ -77,6 +77,7 @@ def parameters_of_store(manifest: Manifest, own: Mapping[str, Any]) -> dict[str,
     parameters: dict[str, Any] = {
         "precision": manifest.precision,
         # factors have no tiles
+        "layout": manifest.layout,
         "block_size": manifest.block_size if manifest.kernels else "auto",
     }
     names = own.get("kernels")
@@ -96,9 +97,8 @@ def parameters_of_store(manifest: Manifest, own: Mapping[str, Any]) -> dict[str,
 
 def _is_set(kernels: Any, names: tuple[str, ...]) -> bool:
     """Whether the name of a set of kernels stands for just these."""
-    if not isinstance(kernels, str) or kernels not in KERNEL_SETS:
-        return False
-    return tuple(spec.name for spec in KERNEL_SETS[kernels]) == names
+    specs = kernel_set(kernels) if isinstance(kernels, str) else None
+    return specs is not None and tuple(spec.name for spec in specs) == names
 
 
 def store_of_fit(model: Model, X: Any) -> KernelStore | None:
@@ -146,7 +146,11 @@ def kernels_of_fit(
     precision, block = model.parameters.get("precision", "float32"), model.parameters["block_size"]
     edge = None if block == "auto" else int(block)
     in_tiles = names[: len(training.kernels)]
-    dense, _ = dense_tiles(in_tiles, once, features, edge, precision, listen, stored=stored)
+    # earlier versions knew no other layout
+    layout = model.parameters.get("layout", "each")
+    dense, _ = dense_tiles(
+        in_tiles, once, features, edge, precision, listen, stored=stored, layout=layout
+    )
     if training.factors is not None:
         return CombinedKernels(dense, _factors_of_fit(model, training.factors)), features
     return dense, None if training.precomputed else features

@@ -21,10 +21,12 @@ from gmkcf_dask.methods.defaults import (
     DEFAULT_ASSIGN,
     DEFAULT_INIT,
     DEFAULT_KERNELS,
+    DEFAULT_LAYOUT,
     DEFAULT_SOLVER,
     DEFAULT_TOL,
     PAPER,
     PAPER_KERNELS,
+    PAPER_LAYOUT,
 )
 from gmkcf_dask.methods.predict import transductive_error
 from gmkcf_dask.pipeline import prediction
@@ -35,7 +37,8 @@ from gmkcf_dask.system.arrays import Floats
 KERNELS_DOC = """
     kernels : str, list, "precomputed" or "factored", default="local"
         "local" for neighbourhood kernels that suit the data; or kernel names ("paper12", "rbf_1",
-        "poly_a1_b2", "linear", "cosine"), specs, or callables f(X_I, X_J) on two row blocks. A
+        "poly_a1_b2", "linear", "cosine", "rbf_bank(100)" for 100 Gaussian kernels of widths spaced
+        logarithmically from 0.01 to 100), specs, or callables f(X_I, X_J) on two row blocks. A
         store knows a function by its name only. With "factored" X is a mapping of names to arrays
         Z of shape (n_samples, r), such as sentence embeddings, and the kernels are Z Zᵀ: arrays of
         NumPy or Zarr, sparse matrices, or paths of `.npy`, `.npz` and Zarr arrays."""
@@ -45,14 +48,18 @@ KERNEL = """
         One kernel by name; "mean" for the mean of the set local, or of all kernels of a store. Of
         several precomputed kernels, or of several factors (see `GMKCF`), the mean is taken."""
 
-PARAMETERS = """
-    normalization : {"unit", "degree", "none"}, default="unit"
+PARAMETERS = f"""
+    normalization : {{"unit", "degree", "none"}}, default="unit"
         Of kernels computed from features: unit diagonal, D^-½ K D^-½, or none. Precomputed kernels
         are taken as they are; wrap one in `Precomputed` to have it normalised or scaled.
-    scaling : {"minmax", "none"}, default="minmax"
+    scaling : {{"minmax", "none"}}, default="minmax"
         Of computed kernels: to [0, 1], or none.
-    precision : {"float32", "float64", "compact"}, default="float32"
+    precision : {{"float32", "float64", "compact"}}, default="float32"
         Of kernel entries; compact is 16-bit fixed point for kernels in [0, 1].
+    layout : {{"auto", "each", "gram"}}, default="{DEFAULT_LAYOUT}"
+        Of Gaussian, polynomial, linear and cosine kernels in memory and in stores: each in an array
+        of its own, or computed when it is read from one number per pair of samples. "auto" is
+        "gram" where there are at least two of them; a store that is there stays as it is.
     block_size : int or "auto", default="auto"
         Edge of the tiles kernels are cut into.
     random_state : int, RandomState or None
@@ -369,7 +376,8 @@ class GMKCF(FactorizingClusterer, MultipleKernelClusterer):
         GMKCF
         """
         text = TextOptions(preset="plain")
-        return cls(n_clusters, **{**PAPER, "kernels": PAPER_KERNELS, "text": text, **parameters})
+        own = {"kernels": PAPER_KERNELS, "layout": PAPER_LAYOUT, "text": text}
+        return cls(n_clusters, **{**PAPER, **own, **parameters})
 
 
 @dataclass(eq=False, repr=False)

@@ -52,7 +52,7 @@ def estimator_of(model: Model, kernels: Mapping[str, Any] | None = None) -> Any:
     functions = dict(kernels or {})
     model = replace(model, training=model.training.with_functions(functions))
     method = {name: getattr(model.method, name) for name in parameters_of(model.method.name)}
-    parameters = dict(model.parameters)
+    parameters = {"layout": "each", **model.parameters}  # earlier versions knew no other
     for name in ("kernels", "kernel"):
         if name in parameters:
             parameters[name] = _with_functions(parameters[name], functions, model.training)

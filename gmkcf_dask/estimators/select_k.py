@@ -10,7 +10,7 @@ from gmkcf_dask.corpus import TextOptions
 from gmkcf_dask.estimators.base import listening, seed_of
 from gmkcf_dask.estimators.models import GMKCF
 from gmkcf_dask.events import Event
-from gmkcf_dask.methods.defaults import DEFAULT_ASSIGN, DEFAULT_KERNELS
+from gmkcf_dask.methods.defaults import DEFAULT_ASSIGN, DEFAULT_KERNELS, DEFAULT_LAYOUT
 from gmkcf_dask.methods.select_k import (
     DEFAULT_KS,
     RESTARTS,
@@ -37,6 +37,7 @@ def suggest_k(
     normalization: str = "unit",
     scaling: str = "minmax",
     precision: str = "float32",
+    layout: str = DEFAULT_LAYOUT,
     block_size: int | str = "auto",
     store: str | Path | None = None,
     client: Any = None,
@@ -70,7 +71,7 @@ def suggest_k(
         and for texts text=TextOptions(preset="plain").
     kernel_weights : mapping of str to float, optional
         Weights that GMKCF learned, by kernel name; the mean of all kernels is used without them.
-    normalization, scaling, precision, block_size, store, callbacks, verbose
+    normalization, scaling, precision, layout, block_size, store, callbacks, verbose
         As for `GMKCF`.
     client : distributed.Client, optional
         Cluster for work on a store.
@@ -99,6 +100,7 @@ def suggest_k(
         normalization=normalization,
         scaling=scaling,
         precision=precision,
+        layout=layout,
         block_size=block_size,
         store=store,
         client=client,

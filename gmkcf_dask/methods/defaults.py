@@ -13,6 +13,8 @@ DEFAULT_SOLVER: Literal["paper", "accelerated"] = "accelerated"
 DEFAULT_TOL = 1e-3
 """Smaller ones change no score (docs/benchmarks.md) and take several times as long."""
 DEFAULT_KERNELS = "local"
+DEFAULT_LAYOUT: Literal["auto", "each", "gram"] = "auto"
+"""Of estimators and of `--layout`; files and calls that do not say mean each."""
 DEFAULTS: dict[str, Any] = {
     "init": DEFAULT_INIT,
     "solver": DEFAULT_SOLVER,
@@ -23,3 +25,4 @@ DEFAULTS: dict[str, Any] = {
 PAPER: dict[str, Any] = {"init": "random", "solver": "paper", "assign": "kmeans", "tol": 1e-5}
 """The same as in the paper."""
 PAPER_KERNELS = "paper12"
+PAPER_LAYOUT: Literal["each"] = "each"

@@ -129,6 +129,7 @@ def _local_only(request: KernelRequest) -> KernelRequest:
         scaling="minmax",
         merge_duplicates=0.0,
         precision="float32",
+        layout="each",
         block=None,
     )
 

@@ -158,6 +158,8 @@ def _parameters(result: RunResult) -> dict[str, Any]:
         **options,
         **which,
         "precision": result.precision,
-        "block_size": result.block_size if result.kernels else "auto",  # factors have no tiles
+        # factors have no tiles
+        "layout": ("each" if result.layout is UNSET else "gram") if result.kernels else "auto",
+        "block_size": result.block_size if result.kernels else "auto",
         "random_state": result.seed,
     }

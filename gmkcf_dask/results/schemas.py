@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gmkcf_dask.errors import InputError
+from gmkcf_dask.kernels.specs import Layout
 from gmkcf_dask.methods.base import Clustering, RunSummary
 from gmkcf_dask.methods.members import NO_CLUSTER
 from gmkcf_dask.store.manifest import Count, FactorRecord, KernelRecord
@@ -339,6 +340,8 @@ class RunResult(Struct, frozen=True, kw_only=True):
     seconds: StageSeconds = {}
     factored: list[FactorRecord] | UnsetType = UNSET
     """Factored kernels; left out where there are none."""
+    layout: Literal["gram"] | UnsetType = UNSET
+    """Left out where every kernel has tiles of its own, or none has any."""
 
 
 # checkpoints
@@ -394,6 +397,7 @@ class EstimatorParameters(Struct, frozen=True, forbid_unknown_fields=True):
     normalization: str | UnsetType = UNSET
     scaling: str | UnsetType = UNSET
     precision: str | UnsetType = UNSET
+    layout: Layout | UnsetType = UNSET
     kernel: str | list[str] | UnsetType = UNSET
     kernels: str | list[str] | UnsetType = UNSET
     block_size: int | Literal["auto"] | UnsetType = UNSET

@@ -22,7 +22,7 @@ from gmkcf_dask.compute.operators import KernelStack
 from gmkcf_dask.corpus import Corpus, read_corpus
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.events import Listener, ignore
-from gmkcf_dask.kernels.specs import PAPER12, Normalization, is_plain_name
+from gmkcf_dask.kernels.specs import PAPER12, Layout, Normalization, is_plain_name
 from gmkcf_dask.methods.base import MEAN
 from gmkcf_dask.methods.gmkcf import Gmkcf
 from gmkcf_dask.methods.rmkkm import Rmkkm
@@ -71,6 +71,7 @@ class Benchmark:
     entries: tuple[Entry, ...]
     n_seeds: int
     normalization: Normalization = "unit"
+    layout: Layout = "each"
 
     def __post_init__(self) -> None:
         if self.n_seeds < 1:
@@ -166,7 +167,9 @@ def _batches(entry: Entry, seeds: Sequence[int]) -> list[list[int]]:
 def _kernels(
     benchmark: Benchmark, dataset: str, corpus: Corpus, resources: Resources, listen: Listener
 ) -> KernelStack:
-    request = KernelRequest(corpus, PAPER12, normalization=benchmark.normalization)
+    request = KernelRequest(
+        corpus, PAPER12, normalization=benchmark.normalization, layout=benchmark.layout
+    )
     path = benchmark.out / "stores" / f"{dataset}.zarr"
     make_folder(path.parent, "the stores")
     place = look_up(path, request)
@@ -224,6 +227,7 @@ class Settings:
     methods: dict[str, str]  # settings by method: rows made with other ones must not be mixed in
     sizes: dict[str, list[int]]  # samples, features and classes of the sets, as they were read
     versions: list[dict[str, str]]  # of every session that added rows
+    layout: str = "each"
 
     def knowing(self, dataset: str, size: tuple[int, int, int]) -> Settings:
         """With the size of one more set."""
@@ -250,7 +254,8 @@ def read_settings(out: Path) -> Settings | None:
 def claim_settings(benchmark: Benchmark) -> Settings:
     """Settings for the rows to come, refused where those of the folder are others."""
     methods = {entry.name: entry.settings for entry in benchmark.entries}
-    fresh = Settings(benchmark.normalization, methods, {}, [package_versions()])
+    versions = [package_versions()]
+    fresh = Settings(benchmark.normalization, methods, {}, versions, benchmark.layout)
     earlier = read_settings(benchmark.out)
     if earlier is None:
         if (benchmark.out / RUNS).exists():
@@ -259,11 +264,12 @@ def claim_settings(benchmark: Benchmark) -> Settings:
                 "are unknown: choose another folder"
             )
         return fresh
-    if earlier.normalization != fresh.normalization:
-        raise InputError(
-            f"{benchmark.out} holds runs with normalization {earlier.normalization}, not "
-            f"{fresh.normalization}: choose another folder"
-        )
+    for name in ("normalization", "layout"):
+        if getattr(earlier, name) != getattr(fresh, name):
+            raise InputError(
+                f"{benchmark.out} holds runs with {name} {getattr(earlier, name)}, not "
+                f"{getattr(fresh, name)}: choose another folder"
+            )
     for name, settings in methods.items():
         if earlier.methods.get(name, settings) != settings:
             raise InputError(
