@@ -15,6 +15,7 @@ from gmkcf_dask.cluster.local import local_cluster
 from gmkcf_dask.cluster.resources import of_client
 from gmkcf_dask.compute.runner import Runner, pin_worker_threads
 from gmkcf_dask.errors import NumericsWarning, WeakClustersWarning
+from gmkcf_dask.store.tile_reader import StoreTileReader
 from gmkcf_dask.system.units import GIB
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -138,6 +139,20 @@ def calm():
         warnings.simplefilter("ignore", WeakClustersWarning)
         warnings.simplefilter("ignore", ConvergenceWarning)
         yield
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    seen = []
+    original = StoreTileReader.raw
+    monkeypatch.setattr(
+        StoreTileReader,
+        "raw",
+        lambda self, kernel, t, into=None: (
+            seen.append((kernel, t)) or original(self, kernel, t, into)
+        ),
+    )
+    return seen
 
 
 @pytest.fixture

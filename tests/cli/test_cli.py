@@ -138,6 +138,7 @@ def test_defaults():
     entries = help_entries("run")
     for name, default in {
         "--kernels": "local",
+        "--layout": "auto",
         "--init": "spectral",
         "--solver": "accelerated",
         "--assign": "spherical",
@@ -257,6 +258,11 @@ def test_twelve_kernels_of_the_paper(corpus_file, tmp_path):
     assert len(KernelStore.open(tmp_path / "s.zarr").names) == 12
 
 
+def arrays_of(store: Path) -> list[Path]:
+    """The folders of all arrays that have tiles."""
+    return [*(store / "kernels").glob("*/"), *(store / "gram").glob("*/")]
+
+
 def interrupt(store: Path, *, resolved: bool) -> None:
     """Leave a store as a build leaves it that was stopped half way, or before its first tile."""
     found = manifest(store)
@@ -264,22 +270,25 @@ def interrupt(store: Path, *, resolved: bool) -> None:
     lost = set(found["tiles_done"]) - set(keep)
     blocks = -(-found["n_samples"] // found["block_size"])
     pairs = [(i, j) for i in range(blocks) for j in range(i, blocks)]
-    for kernel in found["kernels"]:
+    for folder in arrays_of(store):
         for t in lost:
             i, j = pairs[t]
-            (store / "kernels" / kernel["name"] / "c" / str(i) / str(j)).unlink()
+            (folder / "c" / str(i) / str(j)).unlink()
     found |= {"complete": False, "tiles_done": keep, "resolved": resolved}
     if not resolved:
         found["stored_minima"] = None
         for kernel in found["kernels"]:
             kernel |= dict.fromkeys(("sigma", "d2_max", "minimum", "maximum"))
+        if "gram" in found:
+            found["gram"] |= {"d_max": 0.0, "tabulated": False}
     (store / "manifest.json").write_bytes(sealed(found))
 
 
 @pytest.mark.parametrize("resolved", [True, False], ids=["half of the tiles", "no statistics yet"])
 @pytest.mark.parametrize("normalization", ["unit", "degree"])
-def test_an_interrupted_build_goes_on(corpus_file, tmp_path, resolved, normalization):
-    options = (*QUICK, "--block", 12, "--normalization", normalization)
+@pytest.mark.parametrize("layout", ["gram", "each"])
+def test_an_interrupted_build_goes_on(corpus_file, tmp_path, resolved, normalization, layout):
+    options = (*QUICK, "--block", 12, "--normalization", normalization, "--layout", layout)
     clean, stopped = tmp_path / "clean.zarr", tmp_path / "stopped.zarr"
     done("build", corpus_file, clean, *options)
     shutil.copytree(clean, stopped)
@@ -288,9 +297,10 @@ def test_an_interrupted_build_goes_on(corpus_file, tmp_path, resolved, normaliza
     done("build", corpus_file, stopped, *options)
     assert manifest(stopped) == manifest(clean)
     first, second = KernelStore.open(clean), KernelStore.open(stopped)
-    for kernel, name in enumerate(KERNELS):
+    for array in set(first.reader.stored):
         for t in range(first.tiling.n_tiles):
-            assert_array_equal(first.reader.raw(kernel, t), second.reader.raw(kernel, t), name)
+            assert_array_equal(first.reader.raw(array, t), second.reader.raw(array, t), str(array))
+    for kernel in range(len(KERNELS)):
         assert_array_equal(first.diagonal(kernel), second.diagonal(kernel))
 
 
@@ -298,8 +308,9 @@ def test_only_the_missing_tiles_are_written_again(corpus_file, store, tmp_path):
     stopped = tmp_path / "stopped.zarr"
     shutil.copytree(store, stopped)
     interrupt(stopped, resolved=True)
-    kept = {p: p.stat().st_mtime_ns for p in (stopped / "kernels").rglob("c/*/*") if p.is_file()}
-    assert len(kept) == len(KERNELS) * 5
+    arrays = arrays_of(stopped)
+    kept = {p: p.stat().st_mtime_ns for array in arrays for p in array.glob("c/*/*")}
+    assert len(kept) == len(arrays) * 5
     done("build", corpus_file, stopped, *QUICK, "--block", 12)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
@@ -692,12 +703,16 @@ def test_exit_codes(corpus_file, tmp_path):
     assert gmkcf(*arguments, *QUICK_FIT, "--overwrite", "--memory", "100MiB").exit_code == 3
 
 
-def test_a_tile_that_was_lost_is_told(store, tmp_path):
+@pytest.mark.parametrize(
+    ("layout", "array", "what"),
+    [("each", "kernels/cosine", "kernel cosine"), ("gram", "gram/X", "the Gram matrix")],
+)
+def test_a_tile_that_was_lost_is_told(layout, array, what, corpus_file, tmp_path):
     damaged = tmp_path / "damaged.zarr"
-    shutil.copytree(store, damaged)
-    (damaged / "kernels" / "cosine" / "c" / "0" / "1").unlink()
+    done("build", corpus_file, damaged, *QUICK, "--block", 12, "--layout", layout)
+    (damaged / array / "c" / "0" / "1").unlink()
     sentence = refused("fit", damaged, *QUICK_FIT, "--out", tmp_path / "run", code=4)
-    assert "tile (0, 1) of kernel cosine" in sentence
+    assert f"tile (0, 1) of {what}" in sentence
     assert not (tmp_path / "run").exists()
 
 

@@ -72,7 +72,7 @@ def test_where_the_papers_kernels_do_not_fit_one_line_says_so(stored, table, tmp
     else:
         monkeypatch.setattr("gmkcf_dask.pipeline.kernels.free_memory", lambda: 30_000)
     where = ("--store", tmp_path / "s.zarr") if stored else ()
-    said = done("compare", table, "-k", 3, *where, *FEW).stdout
+    said = done("compare", table, "-k", 3, *where, *FEW, "--layout", "each").stdout
     assert "sc_local" in said
     assert "sc_paper" not in said
     (line,) = [line for line in said.splitlines() if line.startswith("skipped: ")]

@@ -138,6 +138,7 @@ def test_a_refusal_in_the_middle_of_a_build_leaves_nothing(tmp_path, folder):
         kernels=["poly_a0_b4", "linear", "rbf_1", "rbf_10"],
         normalization="none",
         scaling="none",
+        layout="each",
         block_size=10,
         store=path,
     )

@@ -31,7 +31,7 @@ def test_every_kind_of_file_is_damaged(subjects):
 def _kind(where):
     """A path inside a store without the kernel's name and the numbers of a chunk."""
     parts = where.split("/")
-    if parts[0] in ("kernels", "diagonals", "norms") and len(parts) > 2:
+    if parts[0] in ("kernels", "diagonals", "norms", "gram_rows") and len(parts) > 2:
         parts[1] = "K"
     return "/".join(part for part in parts if not part.isdigit())
 

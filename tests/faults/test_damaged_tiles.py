@@ -50,7 +50,7 @@ def test_damage_is_found_by_verify_and_by_fit_and_repaired(clean, store, kind, n
     bad = DAMAGES[kind](store, np.random.default_rng(number))
     opened = open_unchecked(store)
     damage = find_damage(opened, HERE)
-    assert {(tile.kernel, opened.tiling.pair(tile.t)) for tile in damage.tiles} == set(bad)
+    assert {(tile.array, opened.tiling.pair(tile.t)) for tile in damage.tiles} == set(bad)
     for fit in fits(store):
         with pytest.raises(DamagedStoreError, match=r"tile \(\d, \d\) of kernel .*gmkcf repair /"):
             fit()

@@ -341,8 +341,8 @@ def test_a_writer_whose_lease_was_taken_stops(tmp_path):
 def test_a_build_whose_lease_was_taken_while_it_looked_writes_nothing(tmp_path, monkeypatch):
     path, resolve, before = tmp_path / "s.zarr", build_module.resolve_by_tasks, {}
 
-    def slow(*args):
-        found = resolve(*args)
+    def slow(*args, **options):
+        found = resolve(*args, **options)
         leave(path, dead_lock())
         before.update(content(path))
         return found

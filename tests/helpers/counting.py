@@ -1,5 +1,16 @@
 """Graphs and products that are counted."""
 
+import warnings
+from dataclasses import dataclass, field
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from gmkcf_dask.compute.runner import Runner
+from gmkcf_dask.methods.factorize import SolverOptions
+from gmkcf_dask.methods.gmkcf import gmkcf
+from helpers.problems import start
+
 N, M, K, BLOCK = 60, 3, 2, 20
 
 
@@ -35,3 +46,32 @@ class CountedKernel:
     def matmul(self, Z):
         self._counter.products.append(Z.shape[1])
         return self._kernel.matmul(Z)
+
+
+@dataclass(frozen=True)
+class CountingRunner(Runner):
+    """Counts graphs that do work; fetching what is already computed is none."""
+
+    graphs: list = field(default_factory=list)
+
+    def compute(self, collection):
+        self.graphs.append("compute")
+        return super().compute(collection)
+
+    def persist(self, *collections):
+        self.graphs.append("persist")
+        return super().persist(*collections)
+
+
+def cost_of_one_iteration(stack, runner, reads, **options):
+    """Graphs and tile reads that one more iteration adds."""
+    begin = start(np.random.default_rng(1), N, K)
+    totals = []
+    for iterations in (3, 4):
+        runner.graphs.clear()
+        reads.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            gmkcf(stack, begin, SolverOptions(K, max_iter=iterations, tol=0.0, **options))
+        totals.append((len(runner.graphs), len(reads)))
+    return totals[1][0] - totals[0][0], totals[1][1] - totals[0][1]

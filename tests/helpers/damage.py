@@ -62,11 +62,15 @@ def same_store(path, other):
 
 
 def tile_files(path):
-    return sorted(file for file in path.glob("kernels/*/c/*/*") if file.is_file())
+    arrays = ("kernels/*", "gram/X")
+    return sorted(file for at in arrays for file in path.glob(f"{at}/c/*/*") if file.is_file())
 
 
 def place(file):
-    return file.parts[-4], (int(file.parts[-2]), int(file.parts[-1]))
+    """The array, a kernel or the Gram matrix, and the tile."""
+    folder, name = file.parts[-5:-3]
+    array = "gram/X" if folder == "gram" else name
+    return array, (int(file.parts[-2]), int(file.parts[-1]))
 
 
 def flip(path, rng):

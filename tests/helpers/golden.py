@@ -93,7 +93,7 @@ TEXT_OPTIONS = (
     *("--min-df", 2, "--max-df", 0.9, "--max-features", 100, "--features", "tfidf"),
     *("--text-preset", "plain"),
 )
-ADDED_OPTIONS = ("--text-preset", "--assign")
+ADDED_OPTIONS = ("--text-preset", "--assign", "--layout")
 """Each has a value."""
 _FACTORIZATION = {
     "n_init": 2, "init": "random", "solver": "paper", "inner_iter": 2, "v_steps": 2, "tol": 1e-9,
@@ -188,7 +188,8 @@ def build(folder, file, precision, place=THREADS):
     gmkcf(
         *("build", folder / file, path, "--kernels", ",".join(KERNELS[file])),
         *("--normalization", NORMALIZATION[file], "--scaling", "minmax"),
-        *("--precision", precision, "--block", BLOCK, "--merge-duplicates", 0.0, "--quiet"),
+        *("--precision", precision, "--layout", "each", "--block", BLOCK),
+        *("--merge-duplicates", 0.0, "--quiet"),
         *(TEXT_OPTIONS if file == TEXTS else ()),
         *place,
     )

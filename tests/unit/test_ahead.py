@@ -301,7 +301,7 @@ def test_a_missing_tile_is_named(far):
     far.error[f"{name}/c/0/5"] = FileNotFoundError("gone")
     expect_in_every_reading(far, DamagedStoreError, rf"tile \(0, 5\) of kernel {name} .*is missing")
     (bad,) = find_bad_tiles(far.store, range(far.store.tiling.n_tiles), Runner())
-    assert (bad.kernel, far.store.tiling.pair(bad.t)) == (name, (0, 5))
+    assert (bad.array, far.store.tiling.pair(bad.t)) == (name, (0, 5))
 
 
 def test_trouble_with_the_object_store_is_not_damage(far):

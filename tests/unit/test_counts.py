@@ -1,12 +1,11 @@
 """Speed by counting: graphs, sweeps over the kernels, tiles read, and the memory of a task."""
 
 import warnings
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 from dask.callbacks import Callback
-from helpers.counting import BLOCK, Counter, K, M, N
+from helpers.counting import BLOCK, Counter, CountingRunner, K, M, N, cost_of_one_iteration
 from helpers.marks import mostly_slow
 from helpers.peaks import peak_of
 from helpers.problems import dense, kernels, start, tiled
@@ -15,7 +14,6 @@ from sklearn.exceptions import ConvergenceWarning
 from gmkcf_dask.compute import tiled as tiled_module
 from gmkcf_dask.compute.costs import fit_task_bytes
 from gmkcf_dask.compute.lockstep import run_solver
-from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.compute.tile_ops import FusedTiles, as_factor, error_factors
 from gmkcf_dask.methods.coreg import Coreg
 from gmkcf_dask.methods.factorize import SolverOptions
@@ -24,55 +22,11 @@ from gmkcf_dask.methods.kcf import Kcf
 from gmkcf_dask.methods.kkm import Kkm
 from gmkcf_dask.methods.rmkkm import Rmkkm
 from gmkcf_dask.methods.spectral import Sc, embed
-from gmkcf_dask.store.tile_reader import StoreTileReader
 
 
 @pytest.fixture
 def counter(rng):
     return Counter(dense(kernels(rng, N, M), block=BLOCK))
-
-
-@dataclass(frozen=True)
-class CountingRunner(Runner):
-    """Counts graphs that do work; fetching what is already computed is none."""
-
-    graphs: list = field(default_factory=list)
-
-    def compute(self, collection):
-        self.graphs.append("compute")
-        return super().compute(collection)
-
-    def persist(self, *collections):
-        self.graphs.append("persist")
-        return super().persist(*collections)
-
-
-@pytest.fixture
-def reads(monkeypatch):
-    seen = []
-    original = StoreTileReader.raw
-    monkeypatch.setattr(
-        StoreTileReader,
-        "raw",
-        lambda self, kernel, t, into=None: (
-            seen.append((kernel, t)) or original(self, kernel, t, into)
-        ),
-    )
-    return seen
-
-
-def cost_of_one_iteration(stack, runner, reads, **options):
-    """Graphs and tile reads that one more iteration adds."""
-    begin = start(np.random.default_rng(1), N, K)
-    totals = []
-    for iterations in (3, 4):
-        runner.graphs.clear()
-        reads.clear()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            gmkcf(stack, begin, SolverOptions(K, max_iter=iterations, tol=0.0, **options))
-        totals.append((len(runner.graphs), len(reads)))
-    return totals[1][0] - totals[0][0], totals[1][1] - totals[0][1]
 
 
 @pytest.mark.parametrize("mixed", [False, True])

@@ -175,7 +175,9 @@ def test_command_line_says_it(tmp_path, rng):
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     savemat(tmp_path / "x.mat", {"X": X})
     args = ["build", str(tmp_path / "x.mat"), str(tmp_path / "s.zarr"), "--cluster", "threads"]
-    result = CliRunner().invoke(main, [*args, "--kernels", "linear,cosine,rbf_1"])
+    result = CliRunner().invoke(
+        main, [*args, "--kernels", "linear,cosine,rbf_1", "--layout", "each"]
+    )
     assert result.exit_code == 0, result.output
     assert "nearly the same: cosine equals linear, and linear replaces it" in result.output
     bad = CliRunner().invoke(main, [*args[:2], str(tmp_path / "t.zarr"), "--merge-duplicates", "2"])

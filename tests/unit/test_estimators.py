@@ -1,5 +1,7 @@
 """The scikit-learn face: its own checks, and what users of scikit-learn will try."""
 
+import inspect
+import json
 import pickle
 import subprocess
 import sys
@@ -23,8 +25,14 @@ from gmkcf_dask import (
     KernelStore,
     Precomputed,
     RobustMultipleKernelKMeans,
+    compare,
+    load,
+    suggest_k,
 )
-from gmkcf_dask.errors import DataWarning, InputError
+from gmkcf_dask.errors import DataWarning, InputError, StoreError
+from gmkcf_dask.kernels.specs import LAYOUTS
+from gmkcf_dask.results.serialize import digest, dump
+from gmkcf_dask.store.request import KernelRequest
 
 FEW = ["rbf_1", "cosine", "poly_a1_b2"]
 
@@ -243,3 +251,117 @@ def test_small_data_never_start_a_cluster():
     )
     ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=False)
     assert ran.returncode == 0
+
+
+# layout
+
+EVERY = [
+    GMKCF,
+    KCF,
+    KernelKMeans,
+    KernelSpectralClustering,
+    CoregSpectralClustering,
+    RobustMultipleKernelKMeans,
+]
+
+
+@pytest.fixture
+def layouts(monkeypatch):
+    """Layouts of the requests of estimators."""
+    asked, check = [], KernelRequest.__post_init__
+
+    def noted(request):
+        asked.append(request.layout)
+        check(request)
+
+    monkeypatch.setattr(KernelRequest, "__post_init__", noted)
+    return asked
+
+
+def without_layout(folder):
+    """A saved model as earlier versions wrote it."""
+    body = json.loads((folder / "model.json").read_text())
+    body.pop("digest")
+    del body["content"]["parameters"]["layout"]
+    (folder / "model.json").write_bytes(dump({"digest": digest(dump(body)), **body}))
+
+
+@pytest.mark.parametrize("cls", EVERY)
+def test_layout_is_a_parameter(cls):
+    assert cls().get_params()["layout"] == "auto"
+    assert clone(cls(layout="gram")).layout == "gram"
+    assert cls().set_params(layout="each").layout == "each"
+    assert cls(layout="both").layout == "both"  # a fit refuses it
+
+
+def test_functions_have_the_same_default():
+    for function in (suggest_k, compare):
+        assert inspect.signature(function).parameters["layout"].default == "auto"
+    assert GMKCF.paper(3).layout == "each"
+    assert GMKCF.paper(3, layout="auto").layout == "auto"
+
+
+def test_layout_reaches_the_request(blobs, layouts):
+    X = blobs[0]
+    for layout in LAYOUTS:
+        GMKCF(3, kernels=FEW, layout=layout)._kernel_data(X)
+        KCF(3, kernel="rbf_1", layout=layout)._kernel_data(X)
+    assert layouts == [layout for layout in LAYOUTS for _ in range(2)]
+    layouts.clear()
+    suggest_k(X, [2, 3], kernels=FEW, layout="each")
+    compare(X, 3, methods=["kcf"], presets=["local"], layout="each")
+    assert layouts == ["each", "each"]
+
+
+def test_a_layout_that_is_none_is_refused(blobs, layouts):
+    X = blobs[0]
+    for use in (
+        lambda: GMKCF(3, kernels=FEW, layout="both").fit(X),
+        lambda: KernelKMeans(3, layout=None).fit(X),
+        lambda: suggest_k(X, [2, 3], layout="both"),
+        lambda: compare(X, 3, layout="both"),
+    ):
+        with pytest.raises(InputError, match="layout"):
+            use()
+    assert layouts == []
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_saved_model_keeps_its_layout(blobs, tmp_path, layout):
+    X = blobs[0]
+    model = GMKCF(3, kernels=FEW, layout=layout, random_state=0, max_iter=5).fit(X)
+    model.save(tmp_path / "m")
+    found = load(tmp_path / "m")
+    assert found.layout == layout
+    np.testing.assert_array_equal(clone(found).fit(X).V_, model.V_)
+    shown, again = model.explain(title="x"), found.explain(title="x")
+    assert again["clusters"] == shown["clusters"]
+    without_layout(tmp_path / "m")
+    assert load(tmp_path / "m").layout == "each"
+
+
+@pytest.mark.parametrize("layout", ["each", "gram"])
+def test_a_store_keeps_its_layout(blobs, tmp_path, layout):
+    X, path = blobs[0], tmp_path / "s.zarr"
+    other = {"each": "gram", "gram": "each"}[layout]
+    options = {"kernels": FEW, "random_state": 0, "max_iter": 5}
+    made = GMKCF(3, store=path, layout=layout, **options).fit(X)
+    with pytest.raises(StoreError, match=rf"layout \(store: {layout}, requested: {other}\)"):
+        GMKCF(3, store=path, layout=other, **options).fit(X)
+    again = GMKCF(3, store=path, **options).fit(X)
+    np.testing.assert_array_equal(again.V_, made.V_)
+    with pytest.raises(StoreError, match=rf"layout \(store: {layout}, parameter: {other}\)"):
+        GMKCF(3, layout=other).fit(path)
+    model = GMKCF(3, random_state=0, max_iter=5).fit(path)
+    model.save(tmp_path / "m")
+    assert load(tmp_path / "m").layout == layout
+
+
+def test_without_tiles_any_layout_will_do(blobs, tmp_path):
+    X, path = blobs[0], tmp_path / "s.zarr"
+    GMKCF(3, kernels="local", store=path, random_state=0, max_iter=5).fit(X)
+    for layout in ("auto", "each"):
+        GMKCF(3, kernels="local", store=path, layout=layout, max_iter=5).fit(X)
+        model = GMKCF(3, layout=layout, max_iter=5).fit(path)
+        model.save(tmp_path / "m", overwrite=True)
+        assert load(tmp_path / "m").layout == "auto"

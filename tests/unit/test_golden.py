@@ -119,6 +119,7 @@ def test_estimators_in_memory(precision):
             normalization=golden.NORMALIZATION[POINTS],
             scaling="minmax",
             precision=precision,
+            layout="each",
             block_size=golden.BLOCK,
             random_state=SEED,
         ).fit(X)

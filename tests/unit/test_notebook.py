@@ -93,13 +93,17 @@ def test_a_plan_is_a_table_of_its_lines():
     assert str(plan) == "\n".join(plan.lines())
 
 
-def test_a_store_shows_kernels_sizes_and_state(X, tmp_path):
+@pytest.mark.parametrize(
+    ("layout", "tiles"), [("each", "1 of 1 per kernel"), ("gram", "the distance")]
+)
+def test_a_store_shows_kernels_sizes_and_state(X, tmp_path, layout, tiles):
     path = tmp_path / "a<b>.zarr"
-    GMKCF(3, kernels=[*FEW, "rbf_100"], store=path, max_iter=3, random_state=0).fit(X)
+    options = {"store": path, "layout": layout, "max_iter": 3, "random_state": 0}
+    GMKCF(3, kernels=[*FEW, "rbf_100"], **options).fit(X)
     store = KernelStore.open(path)
     page = read(store._repr_html_())
     assert "b" not in page.seen
-    for part in (str(path), *FEW, "60", "1 of 1 per kernel", "complete", "minmax", "float32"):
+    for part in (str(path), *FEW, "60", tiles, "complete", "minmax", "float32"):
         assert part in page.text
     assert "KernelStore(" in repr(store)
 

@@ -8,10 +8,18 @@ from hypothesis import given, strategies as st
 from gmkcf_dask.compute.costs import (
     PROCESS_BYTES,
     SCHEDULER_BYTES,
+    STRIP_BYTES,
+    TABLE_BYTES,
     Job,
+    StoredGram,
     build_task_bytes,
+    dense_fit_bytes,
+    expected_gram,
     fit_task_bytes,
+    products_per_weight_step,
     summing_bytes,
+    tiled_bytes,
+    waiting_rows,
 )
 from gmkcf_dask.compute.plan import (
     make_plan,
@@ -20,8 +28,11 @@ from gmkcf_dask.compute.plan import (
     refuse_large_driver,
     refuse_small_workers,
 )
-from gmkcf_dask.errors import InputError, PlanRefused
-from gmkcf_dask.kernels.tiling import GROUP_BYTES, Tiling, default_block
+from gmkcf_dask.errors import DiskRefused, InputError, PlanRefused
+from gmkcf_dask.kernels.features import CACHED_ENTRIES
+from gmkcf_dask.kernels.gram_loops import ENTRIES
+from gmkcf_dask.kernels.tiling import GROUP_BYTES, Tiling, default_block, encoded_bytes
+from gmkcf_dask.pipeline import kernels as in_memory
 from gmkcf_dask.system.units import GIB, MIB, ceil_div, human_bytes, human_time
 
 shapes = st.builds(Tiling, st.integers(1, 400), st.integers(1, 450))
@@ -341,3 +352,350 @@ def test_a_count_alone_is_refused_and_what_would_do_is_said():
     make_plan(fit, 10, 12, 10, feature_bytes=0, disk_free=50 * GIB)
     refuse_by_count(fit, 12, "float32", 50 * GIB)
     refuse_by_count(587_136, 12, "float32", None)
+
+
+# layout gram
+
+CODES = StoredGram(itemsize=2, by_table=True, beside=0)
+FORMULAS = StoredGram(itemsize=4, by_table=False, beside=0)
+grams = st.one_of(
+    st.none(), st.builds(StoredGram, st.sampled_from([2, 4, 8]), st.booleans(), st.just(0))
+)
+
+
+def test_sizes_of_tables_and_strips_are_those_of_the_loops():
+    assert (TABLE_BYTES, STRIP_BYTES) == (8 * ENTRIES, 8 * CACHED_ENTRIES)
+
+
+def test_a_gram_matrix_is_stored_once_for_all_kernels():
+    how = {"feature_bytes": 0, "precision": "compact", "tiles_stored": 8}
+    plan = make_plan(12_000, 500, 12, 10, gram=CODES, **how)
+    entries = 12 * 13 // 2 * 1024**2
+    assert plan.stored_bytes == 2 * entries
+    assert plan.disk_needed == 2 * (entries - 8 * 1024**2)
+    assert plan.read_per_iteration == 2 * plan.stored_bytes + 2 * plan.kw_bytes
+    assert plan.kw_bytes == 4 * entries
+    each = make_plan(12_000, 500, 12, 10, **how)
+    assert each.stored_bytes == 12 * plan.stored_bytes
+    assert plan.build_task_bytes == each.build_task_bytes, "an upper bound"
+    beside = make_plan(12_000, 500, 12, 10, gram=StoredGram(4, True, 3), **how)
+    assert beside.stored_bytes == entries * (4 + 3 * 2)
+    assert beside.disk_needed == (entries - 8 * 1024**2) * (4 + 3 * 2)
+
+
+@pytest.mark.parametrize("gram", [CODES, FORMULAS])
+def test_a_task_evaluates_in_a_few_tables_or_strips(gram):
+    tiling = Tiling(10_000, 1000)
+    work = 4 * 65_537 * 8 if gram.by_table else 12 * 65_536 * 8
+    more = fit_task_bytes(tiling, 20, "float32", 12, gram) - fit_task_bytes(
+        tiling, 20, "float32", 12
+    )
+    assert more == gram.itemsize * 1000**2 + work
+    assert summing_bytes(1000, 40) == summing_bytes(1000, 40, FORMULAS) == 9 * 8 * 1000 * 40
+    assert summing_bytes(1000, 40, CODES) == 9 * 8 * 65_537
+    assert summing_bytes(10_000, 40, CODES) == 9 * 8 * 10_000 * 40
+
+
+@pytest.mark.parametrize("gram", [CODES, FORMULAS])
+@pytest.mark.parametrize("n", [2_000, 30_000, 100_000])
+def test_more_kernels_take_no_more_of_a_task_or_a_store(gram, n):
+    """But for what compares kernels, which does not depend on the layout and has a bound."""
+    few, many = (
+        make_plan(
+            n, 10, m, 10, feature_bytes=0, precision="compact", gram=gram, residency="scratch"
+        )
+        for m in (12, 100)
+    )
+    assert few.stored_bytes == many.stored_bytes
+    assert few.disk_needed == many.disk_needed
+    assert few.summing_bytes == many.summing_bytes
+    tiling = Tiling(n, few.block)
+    fused = (tiling.tiles_per_task(4) + 1) * 4 * few.block**2
+    kept = [max(fused, tiling.compared_bytes(m, 4)) for m in (12, 100)]
+    assert many.fit_task_bytes - few.fit_task_bytes == kept[1] - kept[0]
+    if gram.by_table:
+        assert few.evaluation_ms == many.evaluation_ms
+    else:
+        assert many.evaluation_ms > 8 * few.evaluation_ms
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_the_driver_has_the_tables(in_memory):
+    n, k, m = 2340, 10, 12
+    how = {"feature_bytes": 0, "precision": "compact", "one_process": in_memory}
+    by_table, by_formula = (
+        make_plan(n, 10, m, k, gram=StoredGram(2, tables, 2), **how) for tables in (True, False)
+    )
+    assert by_table.kernels_in_memory == in_memory
+    sums = 2 * 8 * 3 if in_memory else 1
+    assert by_table.driver_bytes - by_formula.driver_bytes == (m - 2 + sums) * 8 * 65_537
+    if not in_memory:
+        assert by_formula.driver_bytes == make_plan(n, 10, m, k, **how).driver_bytes
+
+
+def test_products_added_up_as_they_come_take_no_more_than_all_of_them():
+    tiling = Tiling(20_000, 500)  # 820 tiles, 16 to a task: 52 parts, 7 sums, 1 in the end
+    assert waiting_rows(tiling, 4) == 16 * 17 * 500 + 7 * 20_000 + 20_000
+    job = Job(40)
+    by_tree = dense_fit_bytes(job, tiling, 12, "compact", gram=FORMULAS)
+    assert by_tree < dense_fit_bytes(job, tiling, 12, "compact")
+    for n in (1, 500, 501, 3_000, 60_000):
+        for block in (64, 500, 2048):
+            at = Tiling(n, block)
+            least = 2 * 2 * 8 * n * 80  # the sum itself, of products with K and with K⁺
+            count = dense_fit_bytes(job, at, 12, "compact", gram=FORMULAS)
+            assert least < count <= dense_fit_bytes(job, at, 12, "compact")
+
+
+def test_memory_of_a_gram_matrix_with_and_without_the_fused_kernel():
+    tiling = Tiling(5_000, 500)
+    entries = 55 * 500**2
+    assert tiled_bytes(tiling, 12, "compact") == entries * (12 * 2 + 4)
+    assert tiled_bytes(tiling, 12, "compact", CODES) == entries * (2 + 4)
+    assert tiled_bytes(tiling, 12, "compact", CODES, keep_fused=False) == entries * 2
+    assert tiled_bytes(tiling, 12, "float64", StoredGram(8, False, 3)) == entries * (8 + 3 * 8 + 8)
+
+
+def test_one_is_fetched_ahead_where_m_were():
+    how = {"feature_bytes": 0, "n_workers": 2, "memory_per_worker": 4 * GIB, "remote": True}
+    plan = make_plan(12_000, 500, 12, 10, gram=StoredGram(4, True, 1), precision="compact", **how)
+    assert plan.tiles_per_task == 4
+    assert plan.prefetch_bytes == (4 * 2 + 1) * encoded_bytes(4 * 1024**2), "the larger entries"
+
+
+def test_a_gram_matrix_of_a_hundred_thousand_samples_is_held_by_one_process():
+    """24 GiB, of which 22 are free: ten of them hold the codes, and the fused kernel is nowhere."""
+    for k in (10, 25, 40):
+        for threads in (1, 2, 4, 8):
+            for signed in (False, True):
+                plan = make_plan(
+                    100_000,
+                    50_000,
+                    12,
+                    k,
+                    feature_bytes=1608 * 100_000,
+                    precision="compact",
+                    one_process=True,
+                    threads_per_worker=threads,
+                    memory_per_worker=22 * GIB,
+                    disk_free=200 * GIB,
+                    signed=signed,
+                    gram=CODES,
+                )
+                assert plan.stored_bytes == 49 * 50 // 2 * 2048**2 * 2
+                assert plan.kernels_in_memory
+                assert plan.residency == "recompute"
+                assert plan.stored_bytes < plan.machine_bytes <= 22 * GIB
+                assert plan.read_per_iteration == 3 * plan.stored_bytes
+
+
+def of_40_000(memory, gram, disk=None, **options):
+    how = {"feature_bytes": 0, "memory_per_worker": memory, "disk_free": disk, **options}
+    return make_plan(40_000, 100, 12, 10, precision="compact", gram=gram, **how)
+
+
+def test_residency_follows_from_counting_bytes():
+    stored = {"tiles_stored": 40 * 41 // 2, "n_workers": 2}
+    much, little, disk = 16 * GIB, 1 * GIB, 100 * GIB
+    for gram in (None, CODES, FORMULAS):
+        assert of_40_000(much, gram, 0, **stored).residency == "memory"
+        assert of_40_000(little, gram, 0, **stored).residency == "recompute"
+    expected = {
+        None: "scratch",
+        FORMULAS: "scratch",  # every look at it takes m formulas an entry
+        CODES: "recompute",
+        StoredGram(4, True, 0): "recompute",
+        StoredGram(2, True, 1): "recompute",  # 2 + 2 of 4 bytes
+        StoredGram(4, True, 1): "scratch",  # 4 + 2 of 4
+        StoredGram(2, True, 2): "scratch",
+    }
+    for gram, residency in expected.items():
+        assert of_40_000(little, gram, disk, **stored).residency == residency
+    forced = of_40_000(little, CODES, disk, residency="scratch", **stored)
+    assert forced.residency == "scratch"
+
+
+def test_one_process_holds_the_matrix_alone_where_that_is_worth_it():
+    alone = {"one_process": True}
+    assert of_40_000(32 * GIB, CODES, **alone).residency == "memory"
+    # K_w of 3.2 GiB beside a matrix of 1.6 GiB, then without it, then neither
+    held = of_40_000(6 * GIB, CODES, **alone)
+    assert (held.residency, held.kernels_in_memory) == ("recompute", True)
+    store = of_40_000(3 * GIB, CODES, **alone)
+    assert (store.residency, store.kernels_in_memory) == ("recompute", False)
+    on_disk = of_40_000(4 * GIB, FORMULAS, 100 * GIB, **alone)
+    assert (on_disk.residency, on_disk.kernels_in_memory) == ("scratch", False)
+    nowhere = of_40_000(4 * GIB, StoredGram(2, False, 0), 5 * GIB, **alone)
+    assert (nowhere.residency, nowhere.kernels_in_memory) == ("recompute", True)
+    assert not of_40_000(64 * GIB, None, residency="recompute", **alone).kernels_in_memory
+
+
+@pytest.mark.parametrize("gram", [CODES, FORMULAS, StoredGram(2, True, 2)])
+def test_more_memory_never_takes_kernels_out_of_it(gram):
+    ranks, before = {"recompute": 0, "scratch": 0, "memory": 1}, (False, 0)
+    for memory in range(1, 60):
+        plan = of_40_000(memory * GIB, gram, 100 * GIB, one_process=True, block=1024)
+        assert plan.machine_bytes <= memory * GIB
+        now = (plan.kernels_in_memory, ranks[plan.residency])
+        assert now[0] >= before[0]
+        assert now[0] > before[0] or now[1] >= before[1]
+        before = now
+    assert before == (True, 1)
+
+
+@given(
+    n=st.integers(1, 300_000),
+    m=st.integers(1, 40),
+    k=st.integers(1, 50),
+    precision=st.sampled_from(["float32", "float64", "compact"]),
+    workers=st.integers(1, 64),
+    one_process=st.booleans(),
+    memory=st.integers(64 * MIB, 64 * GIB),
+    disk=st.one_of(st.none(), st.integers(0, 1 << 44)),
+    gram=grams,
+    remote=st.booleans(),
+)
+def test_what_is_accepted_with_a_gram_matrix_fits(
+    n, m, k, precision, workers, one_process, memory, disk, gram, remote
+):
+    how = {"precision": precision, "memory_per_worker": memory, "disk_free": disk, "gram": gram}
+    try:
+        plan = make_plan(
+            n,
+            100,
+            m,
+            min(k, n),
+            feature_bytes=n * 800,
+            n_workers=1 if one_process else workers,
+            one_process=one_process,
+            remote=remote,
+            **how,
+        )
+    except PlanRefused:
+        return
+    assert plan.worker_peak_bytes <= memory * 6 // 10
+    assert disk is None or plan.disk_needed <= disk
+    assert not one_process or plan.machine_bytes <= memory
+    assert plan.layout == ("each" if gram is None else "gram")
+    assert all(isinstance(v, int | str | type(None)) for v in vars(plan).values())
+    assert "\n".join(plan.lines()) == str(plan)
+
+
+def test_the_time_of_evaluating():
+    """78 tiles, one core: 1 ns to look up, 2 ns to add, 2.5 ns for each of 11 formulas."""
+    entries = 78 * 1024**2
+
+    def plan_of(gram, **options):
+        job = Job(10, max_iter=100, **options)
+        return make_plan(12_000, 10, 12, 10, feature_bytes=0, gram=gram, job=job)
+
+    each, tables = plan_of(None), plan_of(CODES)
+    assert tables.build_ms == 8 * entries // 120_000
+    assert tables.evaluation_ms == ceil_div(entries * 3, 10**6)
+    read = ceil_div(2 * (2 + 4) * entries, 350_000)
+    products = ceil_div(2 * 12_000**2 * 50, 20_000_000)
+    assert tables.iteration_ms == read + products + 4 * 100 + tables.evaluation_ms
+    formulas = plan_of(StoredGram(4, False, 1))
+    assert formulas.build_ms == (8 + 4) * entries // 120_000
+    assert formulas.evaluation_ms == ceil_div(2 * 11 * entries * 25, 10**7)
+    assert each.evaluation_ms == 0
+    one_by_one = plan_of(CODES, method="kkm", n_alone=12)
+    assert one_by_one.evaluation_ms == ceil_div(12 * entries, 10**6)
+    assert plan_of(CODES, method="rmkkm").evaluation_ms == ceil_div(13 * entries, 10**6)
+    assert plan_of(CODES, method="coreg").evaluation_ms == ceil_div(12 * entries, 10**6)
+    again = make_plan(12_000, 10, 12, 10, feature_bytes=0, gram=CODES, residency="recompute")
+    assert again.evaluation_ms == ceil_div(4 * entries, 10**6), "two products, and the errors"
+
+
+def test_sums_by_entries_of_tables_travel():
+    """n = 8,000 in 36 tiles, 2 to a task: 18 sums, then 3, then 1; two tables go out."""
+    plans = [
+        make_plan(8_000, 10, 2, 5, feature_bytes=0, n_workers=3, gram=gram)
+        for gram in (CODES, FORMULAS, None)
+    ]
+    by_table, by_formula, each = plans
+    assert by_formula.network_per_iteration == each.network_per_iteration
+    table = 8 * 65_537
+    driver = by_table.driver_network_per_iteration - each.driver_network_per_iteration
+    assert driver == (2 + 1) * table
+    more = by_table.network_per_iteration - each.network_per_iteration
+    assert more == pytest.approx(2 * 4 * table + (18 + 3) * table * 2 // 3 + 2 * table, abs=2)
+
+
+def test_the_plan_says_which_layout():
+    def line(gram, m=12):
+        lines = make_plan(9_000, 10, m, 10, feature_bytes=0, gram=gram).lines()
+        return [line for line in lines if line.startswith("layout")]
+
+    assert line(None) == []
+    assert line(CODES) == [
+        "layout gram: one array of 2 B an entry, of which 12 kernels are evaluated by table; "
+        "0 kernels beside it"
+    ]
+    assert line(StoredGram(8, False, 1), 2) == [
+        "layout gram: one array of 8 B an entry, of which 1 kernel is evaluated by formula; "
+        "1 kernel beside it"
+    ]
+
+
+def test_a_refusal_for_disk_names_layout_gram_where_it_fits():
+    instead = expected_gram(12, 12, "float32")
+    how = {"feature_bytes": 0, "disk_free": 50 * GIB, "gram_instead": instead}
+    with pytest.raises(DiskRefused, match=r"layout gram, which takes about 19\.1 GiB") as e:
+        make_plan(100_000, 10, 12, 10, **how)
+    assert "free some" in str(e.value)
+    make_plan(100_000, 10, 12, 10, feature_bytes=0, disk_free=50 * GIB, gram=instead)
+    with pytest.raises(DiskRefused, match=r"layout gram with precision compact, .* 9\.6 GiB"):
+        make_plan(100_000, 10, 12, 10, **how | {"disk_free": 15 * GIB})
+    with pytest.raises(DiskRefused) as e:
+        make_plan(100_000, 10, 12, 10, **how | {"disk_free": 5 * GIB})
+    assert "layout gram" not in str(e.value)
+    with pytest.raises(DiskRefused) as e:
+        make_plan(100_000, 10, 12, 10, **how | {"gram_instead": None})
+    assert "layout gram" not in str(e.value)
+
+
+def test_a_count_is_refused_by_the_bytes_of_its_layout():
+    gram = expected_gram(12, 12, "compact")
+    assert gram == StoredGram(2, False, 0)
+    with pytest.raises(DiskRefused, match=r"layout gram, which takes about 9\.6 GiB"):
+        refuse_by_count(100_000, 12, "compact", 50 * GIB, gram_instead=gram)
+    refuse_by_count(100_000, 12, "compact", 50 * GIB, gram)
+    with pytest.raises(DiskRefused, match=r"at most [\d,]+ samples") as e:
+        refuse_by_count(587_136, 12, "compact", 50 * GIB, gram)
+    fit = int(re.search(r"at most ([\d,]+) samples", str(e.value))[1].replace(",", ""))
+    assert 200_000 < fit < 240_000
+    assert "kernels, " not in str(e.value).partition(": ")[2], "fewer would take as much"
+    make_plan(fit, 10, 12, 10, feature_bytes=0, disk_free=50 * GIB, precision="compact", gram=gram)
+    mixed = expected_gram(10, 14, "compact")
+    assert mixed == StoredGram(2, False, 4)
+    with pytest.raises(DiskRefused, match="at most 3 of the 4 kernels that have an array beside"):
+        refuse_by_count(100_000, 14, "compact", 39 * GIB, mixed)
+    assert expected_gram(1, 5, "float32") is None
+    refuse_by_count(10**9, 0, "compact", 1, gram)
+
+
+@pytest.mark.parametrize(
+    ("half_gibs", "gram", "kept"),
+    [(4, CODES, True), (2, CODES, False), (1, CODES, None), (2, None, None), (15, None, True)],
+)
+def test_tiles_in_memory_with_or_without_the_fused_kernel(monkeypatch, half_gibs, gram, kept):
+    """n = 20,000: 0.4 GB of codes for each of 12 kernels or for all, and 0.8 GB of K_w."""
+    monkeypatch.setattr(in_memory, "free_memory", lambda: half_gibs * GIB // 2)
+    instead = expected_gram(12, 12, "compact") if gram is None else None
+    given = (12, 20_000, None, "compact", Job(2), gram, instead)
+    if kept is not None:
+        assert in_memory._tiling_in_memory(*given) == (Tiling(20_000, 512), kept)
+        return
+    with pytest.raises(PlanRefused, match="give a store path") as e:
+        in_memory._tiling_in_memory(*given)
+    assert ("layout gram" in str(e.value)) == (gram is None)
+
+
+def test_weights_are_set_as_often_in_every_layout():
+    """What is computed may not depend on how kernels are stored."""
+    assert [products_per_weight_step(12, p) for p in ("compact", "float32", "float64")] == [
+        12,
+        24,
+        24,
+    ]

@@ -149,16 +149,23 @@ class Subject:
 
 
 def prepare(folder: Path) -> dict[str, Subject]:
-    """Stores of texts (sparse, unit) and of points far from the origin (dense, degree)."""
+    """Stores of texts (sparse, unit) and of points far from the origin (dense, degree).
+
+    Kernels have an array each; those of the points once more in one array for all, "gram".
+    """
     subjects = {}
-    for name, ending in (("texts", ".jsonl"), ("points", ".npy")):
+    for name, data, ending in (
+        ("texts", "texts", ".jsonl"),
+        ("points", "points", ".npy"),
+        ("gram", "points", ".npy"),
+    ):
         own = folder / name
         own.mkdir(parents=True)
         for prefix in ("", "new_"):
-            shutil.copy(FIXTURE / f"{prefix}{name}{ending}", own)
-        subject = Subject(
-            name, own, own / f"{name}{ending}", own / f"new_{name}{ending}", BUILD_OPTIONS[name]
-        )
+            shutil.copy(FIXTURE / f"{prefix}{data}{ending}", own)
+        layout = "gram" if name == "gram" else "each"
+        options = (*BUILD_OPTIONS[data], "--layout", layout)
+        subject = Subject(name, own, own / f"{data}{ending}", own / f"new_{data}{ending}", options)
         subject.foreign = tuple(_foreign_stores(subject))
         _expect(subject.build(*subject.options))
         shutil.copytree(subject.store, subject.whole)
@@ -270,31 +277,36 @@ FOLDER_WAYS = ("gone", "folder")
 """A whole folder deleted, and a folder in the place of a file."""
 
 
-def _kinds(kernel: str, edge: int, features: Iterable[str], *, norms: bool) -> list[Kind]:
+def _kinds(
+    kernel: str, edge: int, features: Iterable[str], *, norms: bool, gram: bool = False
+) -> list[Kind]:
     """Kinds of files that every store has, and those of its features."""
+    array, called = ("gram/X", "Gram matrix") if gram else (f"kernels/{kernel}", kernel)
 
     def tile(name: str, i: int, j: int) -> Kind:
-        return Kind(name, f"kernels/{kernel}/c/{i}/{j}", (f"{kernel} tile ({i}, {j})",))
+        return Kind(name, f"{array}/c/{i}/{j}", (f"{called} tile ({i}, {j})",))
 
     def metadata(folder: str, name: str) -> Kind:
         return Kind(f"{name}zarr.json", f"{folder}zarr.json", (f"{folder}zarr.json",))
 
-    vectors = ("diagonals", "norms") if norms else ("diagonals",)
+    vectors = {"diagonals": kernel, **({"norms": kernel} if norms else {})}
+    vectors |= {"gram_rows": "squares"} if gram else {}
     found = [
         Kind("manifest.json", "manifest.json", ("manifest",)),
         metadata("", ""),
         metadata("kernels/", "kernels/"),
-        metadata(f"kernels/{kernel}/", "kernels/K/"),
+        metadata(f"{array}/", "gram/X/" if gram else "kernels/K/"),
+        *([metadata("gram/", "gram/")] if gram else []),
         metadata("features/", "features/"),
         tile("diagonal-tile", 1, 1),
         tile("inner-tile", 0, 1),
         tile("edge-tile", 1, edge),
         *(Kind(f"{name}.json", f"{name}.json", (name,)) for name in ("ids", "labels", "terms")),
     ]
-    for vector in vectors:
+    for vector, name in vectors.items():
         found.append(metadata(f"{vector}/", f"{vector}/"))
-        found.append(metadata(f"{vector}/{kernel}/", f"{vector}/K/"))
-        found.append(Kind(f"{vector}-chunk", f"{vector}/{kernel}/c/0", (f"{vector}/{kernel}",)))
+        found.append(metadata(f"{vector}/{name}/", f"{vector}/K/"))
+        found.append(Kind(f"{vector}-chunk", f"{vector}/{name}/c/0", (f"{vector}/{name}",)))
     for part in features:
         found.append(metadata(f"features/{part}/", f"features/{part}/"))
         chunk = f"features/{part}/c/0" + ("/0" if part == "X" else "")
@@ -323,10 +335,16 @@ KINDS: dict[str, list[Kind]] = {
         ),
     ],
     "points": _kinds("rbf_1", 3, ("X", "offset"), norms=True),
+    "gram": _kinds("rbf_1", 3, ("X", "offset"), norms=True, gram=True),
 }
 FOLDERS: dict[str, list[Kind]] = {
     "texts": _folders("rbf_1", "indptr", norms=False),
     "points": _folders("rbf_1", "offset", norms=True),
+    "gram": [
+        Kind("gram-folder", "gram", ("gram",)),
+        Kind("array-folder", "gram/X", ("gram/X",)),
+        Kind("rows-folder", "gram_rows", ("gram_rows",)),
+    ],
 }
 
 
