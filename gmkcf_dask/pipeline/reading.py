@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gmkcf_dask.cluster import ClusterConfig, LazyCluster, local_cluster
 from gmkcf_dask.compute.blas import own_cores
+from gmkcf_dask.compute.costs import StoredGram, expected_gram
 from gmkcf_dask.compute.plan import refuse_by_count
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.corpus import TextOptions, read_corpus, refuse_equal_rows, warn_about_zero_rows
@@ -67,8 +68,7 @@ def read_request(
             given.specs, given.normalization, given.precision, given.merge_duplicates
         )
         tiled = 0 if factored else sum(isinstance(spec, TileSpec) for spec in given.specs)
-        if not _one_array(given):  # how much that takes follows from the features: the plan says
-            refuse_by_count(n or 0, tiled, given.precision, disk_free)
+        refuse_by_count(n or 0, tiled, given.precision, disk_free, *_gram_and_instead(given))
     with text_runner(given.path, given.text, cluster, n) as runner:
         corpus = read_corpus(given.path, text=given.text, runner=runner, listen=listen)
     refuse_equal_rows(corpus.X)
@@ -79,12 +79,13 @@ def read_request(
     return request
 
 
-def _one_array(given: InputOptions) -> bool:
-    """Whether all kernels in tiles are to be made of one array."""
+def _gram_and_instead(given: InputOptions) -> tuple[StoredGram | None, StoredGram | None]:
+    """Layout gram as it may turn out, and the same where each kernel is to have an array."""
+    if given.merge_duplicates:
+        return None, None
     tiled = [spec for spec in given.specs if isinstance(spec, TileSpec)]
-    if given.layout == "auto" and (len(tiled) < 2 or given.merge_duplicates > 0.0):
-        return False
-    return given.layout != "each" and all(map(is_function_of_gram, tiled))
+    gram = expected_gram(sum(map(is_function_of_gram, tiled)), len(tiled), given.precision)
+    return (None, gram) if given.layout == "each" else (gram, None)
 
 
 def _request_of(

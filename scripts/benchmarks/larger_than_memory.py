@@ -17,7 +17,7 @@ from limits import disk_rates
 from measure import Bar, Report, without_warnings
 
 from gmkcf_dask import pipeline
-from gmkcf_dask.cluster import ClusterConfig
+from gmkcf_dask.cluster import ClusterConfig, start as start_cluster
 from gmkcf_dask.compute.tiled import TiledKernels
 from gmkcf_dask.events.progress import Progress
 from gmkcf_dask.methods.base import RunContext
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> Report:
     start = rng.random((args.n, K)), rng.random((args.n, K))
     with (
         scratch_folder(args.folder) as folder,
-        start(ClusterConfig("local", workers=2, memory=args.memory), args.n) as resources,
+        start_cluster(ClusterConfig("local", workers=2, memory=args.memory), args.n) as resources,
     ):
         # touched, so it is really there; after the workers, whose peaks would else begin with it
         ballast = np.ones(max(0, psutil.virtual_memory().available - args.leave), np.uint8)

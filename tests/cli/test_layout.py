@@ -15,6 +15,7 @@ from scipy.io import savemat
 from gmkcf_dask.cli import main
 from gmkcf_dask.cli.options import with_defaults
 from gmkcf_dask.cli.submit import parse_inner
+from gmkcf_dask.cluster import ClusterConfig, LazyCluster
 from gmkcf_dask.errors import InputError, PlanRefused
 from gmkcf_dask.kernels.specs import Layout, resolve_kernels
 from gmkcf_dask.pipeline import InputOptions, reading
@@ -169,19 +170,19 @@ def test_building_again_with_paper_takes_what_the_store_has(layout, folder):
 
 
 @pytest.mark.parametrize(
-    ("kernels", "changes", "counted"),
+    ("kernels", "changes", "entry"),
     [
-        ("rbf_1,cosine", {}, True),
-        ("rbf_1,cosine", {"layout": "auto"}, False),
-        ("rbf_1,cosine", {"layout": "gram"}, False),
-        ("rbf_1,cosine", {"layout": "auto", "merge_duplicates": 0.1}, True),
-        ("rbf_1", {"layout": "auto"}, True),
-        ("rbf_1", {"layout": "gram"}, False),
+        ("rbf_1,cosine", {"layout": "each"}, 8),
+        ("rbf_1,cosine", {"layout": "auto"}, 4),
+        ("rbf_1,cosine", {"layout": "gram", "precision": "float64"}, 8),
+        ("rbf_1,cosine", {"layout": "auto", "merge_duplicates": 0.1}, 8),
+        ("rbf_1", {"layout": "auto"}, 4),
+        ("rbf_1", {"layout": "gram"}, 4),
     ],
 )
-def test_samples_are_counted_for_arrays_of_known_size(kernels, changes, counted, folder):
+def test_samples_are_counted_before_they_are_read(kernels, changes, entry, folder):
     given = InputOptions("x.npy", resolve_kernels(kernels), reading.TextOptions(), **changes)
-    assert reading._one_array(given) is not counted
-    if counted:
-        with pytest.raises(PlanRefused, match=f"{N} samples"):
-            reading.read_request(given, None, disk_free=10)
+    least = N * (N + 1) // 2 * entry
+    with pytest.raises(PlanRefused, match=f"{N} samples"):
+        reading.read_request(given, None, disk_free=least - 1)
+    reading.read_request(given, LazyCluster(ClusterConfig("threads")), disk_free=least)
