@@ -24,7 +24,8 @@ from gmkcf_dask.store.manifest import Count, FactorRecord, KernelRecord
 
 INSIGHT_VERSION = 1
 CHECKPOINT_FORMAT = 1
-MODEL_FORMAT_VERSION = 1
+MODEL_FORMAT_VERSION = 2
+"""2 since models hold the layout of their kernels; those of version 1 can still be read."""
 T = TypeVar("T")
 _DEEPEST = 30
 """Levels of lists and tables in a parameter."""

@@ -282,6 +282,7 @@ def without_layout(folder):
     """A saved model as earlier versions wrote it."""
     body = json.loads((folder / "model.json").read_text())
     body.pop("digest")
+    body["format_version"] = 1
     del body["content"]["parameters"]["layout"]
     (folder / "model.json").write_bytes(dump({"digest": digest(dump(body)), **body}))
 

@@ -297,7 +297,7 @@ def test_a_model_of_a_newer_version(saved):
     body["versions"]["gmkcf-dask"] = "99.1"
     (saved / "model.json").write_text(json.dumps(body))
     with pytest.raises(
-        InputError, match=r"has format version 2 and this program reads up to 1: install .* 99\.1"
+        InputError, match=r"has format version 3 and this program reads up to 2: install .* 99\.1"
     ) as raised:
         load(saved)
     assert not isinstance(raised.value, DamagedModelError)
