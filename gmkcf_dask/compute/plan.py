@@ -29,6 +29,7 @@ from gmkcf_dask.kernels.tiling import (
     Precision,
     Tiling,
     default_block,
+    tiling_for,
 )
 from gmkcf_dask.system import html
 from gmkcf_dask.system.units import GIB, MIB, ceil_div, human_bytes, human_time
@@ -307,7 +308,7 @@ def choose_block(sizes: Sizes, machine: Machine, *, fixed: bool) -> Sizes:
     while not fixed and worker_bytes(sizes, machine) > machine.budget:
         if sizes.tiling.block < 2 * SMALLEST_BLOCK:
             break
-        sizes = replace(sizes, tiling=Tiling(sizes.n, sizes.tiling.block // 2))
+        sizes = replace(sizes, tiling=replace(sizes.tiling, block=sizes.tiling.block // 2))
     need, block = worker_bytes(sizes, machine), sizes.tiling.block
     if need > machine.budget:
         remedies = [
@@ -600,7 +601,7 @@ def make_plan(
         n_clusters,
         feature_bytes,
         precision,
-        Tiling(n, default_block(n) if block is None else block),
+        tiling_for(n, default_block(n) if block is None else block, gram=gram is not None),
         Job(n_clusters) if job is None else job,
         signed,
         tiles_stored,
@@ -847,5 +848,5 @@ def refuse_by_count(
 def _tiles_bytes(
     n: int, n_kernels: int, precision: Precision, gram: StoredGram | None = None
 ) -> int:
-    tiling = Tiling(n, default_block(n))
+    tiling = tiling_for(n, default_block(n), gram=gram is not None)
     return tiling.n_tiles * tiling.block**2 * costs.entry_bytes(n_kernels, precision, gram)

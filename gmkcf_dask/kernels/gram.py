@@ -83,6 +83,8 @@ class GramMatrix:
         Gaussian kernels of this width t or a larger one are, whatever others there are.
     d_max : float
         The largest distance, which the last code stands for; 0 before statistics are known.
+    mostly_equal : bool
+        More than half of all pairs have the same entry, as where most share no word.
     """
 
     content: Content
@@ -92,6 +94,7 @@ class GramMatrix:
     tabulated: bool = False
     widths_from: float | None = None
     d_max: float = 0.0
+    mostly_equal: bool = False
 
     @property
     def itemsize(self) -> int:
@@ -159,44 +162,58 @@ def choose_gram(kernels: Sequence[ResolvedKernel], X: Matrix, precision: Precisi
     It follows from lengths and from a sample of pairs alone, so that plans know it beforehand.
     """
     squares = np.concatenate([squared_norms(X[rows]) for rows in row_blocks(X)])
+    with np.errstate(all="ignore"):  # what overflows is refused with the statistics
+        sample, found = _resolved_sample(kernels, X, squares)
+        matrix = _least_matrix(kernels, X, squares, sample, found, precision)
+        known = replace(matrix, d_max=float(np.sqrt(found.d2_max)))
+        counts = np.unique(_kept(known, sample), return_counts=True)[1]
+    return replace(matrix, mostly_equal=bool(2 * counts.max() > counts.sum()))
+
+
+def _least_matrix(
+    kernels: Sequence[ResolvedKernel],
+    X: Matrix,
+    squares: Floats,
+    sample: PairTile,
+    found: Resolved,
+    precision: Precision,
+) -> GramMatrix:
     offset = offset_of(X)
     products = GramMatrix("products", "float64", unit_rows=False, shifted=offset is not None)
     if precision == "float64":
         return products
     unit_rows = bool(((np.abs(squares - 1.0) <= _UNIT) | (squares == 0.0)).all())
     distances = GramMatrix("distances", "float32", unit_rows)
-    with np.errstate(all="ignore"):  # what overflows is refused with the statistics
-        sample, found = _resolved_sample(kernels, X, squares)
-        widths = [kernel.spec.t for kernel in kernels if isinstance(kernel.spec, Rbf)]
-        narrowest = np.float64(min(widths, default=np.inf) * found.mean_distance)  # may be 0
-        top = _largest_distance(X, squares)
-        # distances and products that float32 holds
-        held = _HELD[0] < top < _HELD[1]
-        if unit_rows or len(widths) == len(kernels):
-            # exp(−d²/2σ²) has slopes up to exp(−½)/σ, and second derivatives up to 1/σ²
-            step = top / STEPS / narrowest
-            tables = all(kernel.normalization != "degree" for kernel in kernels)
-            if precision == "compact" and not 0.5 * np.exp(-0.5) * step > _MARGIN * COARSEST_CODES:
-                codes = GramMatrix("codes", "uint16", unit_rows, tabulated=tables)
-                known = replace(codes, d_max=float(np.sqrt(found.d2_max)))
-                if _sampled_error(found, sample, known) <= _MARGIN * COARSEST_CODES:
-                    return codes
-            if not (held and _sampled_error(found, sample, distances) <= COARSEST_FLOATS):
-                return products
-            fine = bool(0.125 * step**2 <= COARSEST_FLOATS)
-            return replace(distances, tabulated=tables and fine)
-        if not held:
+    widths = [kernel.spec.t for kernel in kernels if isinstance(kernel.spec, Rbf)]
+    narrowest = np.float64(min(widths, default=np.inf) * found.mean_distance)  # may be 0
+    top = _largest_distance(X, squares)
+    # distances and products that float32 holds
+    held = _HELD[0] < top < _HELD[1]
+    if unit_rows or len(widths) == len(kernels):
+        # exp(−d²/2σ²) has slopes up to exp(−½)/σ, and second derivatives up to 1/σ²
+        step = top / STEPS / narrowest
+        tables = all(kernel.normalization != "degree" for kernel in kernels)
+        if precision == "compact" and not 0.5 * np.exp(-0.5) * step > _MARGIN * COARSEST_CODES:
+            codes = GramMatrix("codes", "uint16", unit_rows, tabulated=tables)
+            known = replace(codes, d_max=float(np.sqrt(found.d2_max)))
+            if _sampled_error(found, sample, known) <= _MARGIN * COARSEST_CODES:
+                return codes
+        if not (held and _sampled_error(found, sample, distances) <= COARSEST_FLOATS):
             return products
-        if _sampled_error(found, sample, distances) <= COARSEST_FLOATS:
-            return distances
-        # products of near samples, which a sample of pairs may not have
-        rounding = np.finfo(np.float32).eps / 2 * float(np.max(sample.inner[1]))
-        floats = replace(products, dtype="float32")
-        if (
-            not rounding / narrowest**2 > COARSEST_FLOATS
-            and _sampled_error(found, sample, floats) <= COARSEST_FLOATS
-        ):
-            return floats
+        fine = bool(0.125 * step**2 <= COARSEST_FLOATS)
+        return replace(distances, tabulated=tables and fine)
+    if not held:
+        return products
+    if _sampled_error(found, sample, distances) <= COARSEST_FLOATS:
+        return distances
+    # products of near samples, which a sample of pairs may not have
+    rounding = np.finfo(np.float32).eps / 2 * float(np.max(sample.inner[1]))
+    floats = replace(products, dtype="float32")
+    if (
+        not rounding / narrowest**2 > COARSEST_FLOATS
+        and _sampled_error(found, sample, floats) <= COARSEST_FLOATS
+    ):
+        return floats
     return products
 
 
@@ -227,15 +244,20 @@ def _largest_distance(X: Matrix, squares: Floats) -> float:
 def _sampled_error(found: Resolved, sample: PairTile, matrix: GramMatrix) -> float:
     """Largest error on a sample of kernels evaluated on what is kept, relative to their largest."""
     vectors = row_vectors(sample.features)
-    stored = np.empty(sample.shape, matrix.dtype)
-    encode_gram(matrix, sample, stored)
-    pair = pair_of(matrix, stored, sample.rows, sample.cols, vectors.__getitem__)
+    pair = pair_of(matrix, _kept(matrix, sample), sample.rows, sample.cols, vectors.__getitem__)
     errors = [0.0]
     for kernel in found.kernels:
         exact = final_values(kernel, sample, found.norms)
         gap = np.abs(final_values(kernel, pair, found.norms) - exact).max()
         errors.append(float(gap / max(np.abs(exact).max(), TINIEST)))
     return float(np.max(errors))  # NaN stays
+
+
+def _kept(matrix: GramMatrix, tile: PairTile) -> npt.NDArray[Any]:
+    """What is kept of the pairs of a tile."""
+    into = np.empty(tile.shape, matrix.dtype)
+    encode_gram(matrix, tile, into)
+    return into
 
 
 def row_vectors(features: Features) -> dict[str, Floats]:

@@ -20,6 +20,8 @@ COMPARED_TILES = 2
 """Stored tiles a building task may keep to compare later kernels with."""
 GROUP_BYTES = 16 * MIB
 """Kernel bytes one task should hold at once: enough to dwarf scheduling, little beside a worker."""
+GRAM_GROUP_BYTES = 32 * MIB
+"""The same where all kernels are evaluated from one tile, which is much less work."""
 MIN_GROUPS = 16
 """Tasks a sweep is cut into at least, so that a few workers finish together."""
 COMPARED_BYTES = 32 * MIB
@@ -43,6 +45,8 @@ class Tiling:
 
     n: int
     block: int
+    group_bytes: int = GROUP_BYTES
+    """What `tiles_per_task` holds at once."""
 
     @property
     def n_blocks(self) -> int:
@@ -80,7 +84,7 @@ class Tiling:
         Neither workers nor memory enter, because the order of summation follows from this number
         and results must be the same bits everywhere.
         """
-        by_bytes = GROUP_BYTES // (self.block * self.block * itemsize)
+        by_bytes = self.group_bytes // (self.block * self.block * itemsize)
         return max(1, min(by_bytes, self.n_tiles // MIN_GROUPS))
 
     def compared_step(self, n_kernels: int, itemsize: int) -> int:
@@ -98,6 +102,11 @@ class Tiling:
         edge = min(self.n, self.block)
         rows = ceil_div(edge, self.compared_step(n_kernels, itemsize))
         return n_kernels * rows * edge * itemsize + 2 * 8 * SUMMED_ENTRIES
+
+
+def tiling_for(n: int, block: int, *, gram: bool) -> Tiling:
+    """Tiles of an n×n kernel, or of the Gram matrix that kernels are evaluated from."""
+    return Tiling(n, block, GRAM_GROUP_BYTES if gram else GROUP_BYTES)
 
 
 def default_block(n: int) -> int:

@@ -4,6 +4,9 @@ Zarr hands every chunk through an asynchronous pipeline: a hop to its loop, anot
 a copy or two. Kernels are read over and over, so their chunks are read and written here as the
 metadata of our arrays says: values in C order, zstd with a checksum (`scripts/bench sweep` has both
 side by side). Zarr reads what is written here, and the other way round.
+
+A Gram matrix whose pairs have all kinds of values is kept by LZ4 instead: it decodes in a third of
+the time, which is most of a sweep there, and takes some 10 % more (`scripts/bench tile-codecs`).
 """
 
 from __future__ import annotations
@@ -11,12 +14,13 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
+from numcodecs.blosc import Blosc
 from numcodecs.zstd import Zstd
 
 from gmkcf_dask.kernels.tiling import encoded_bytes
@@ -24,7 +28,23 @@ from gmkcf_dask.store.files import READING, open_regular
 from gmkcf_dask.store.object_storage import get_object, is_remote, put_object
 from gmkcf_dask.system.retry import retried
 
+Codec = Literal["zstd", "lz4"]
 _ZSTD = Zstd(level=1, checksum=True)
+_LZ4 = Blosc("lz4", clevel=5, shuffle=Blosc.BITSHUFFLE)
+_CHECKSUM_BYTES = 4
+
+
+def codec_fields(codec: Codec, itemsize: int) -> list[dict[str, Any]]:
+    """What the metadata of an array says about the codecs of its chunks."""
+    numbers = {"name": "bytes", "configuration": {"endian": "little"}}
+    if codec == "zstd":
+        return [numbers, {"name": "zstd", "configuration": {"level": 1, "checksum": True}}]
+    blosc = {"typesize": itemsize, "cname": "lz4", "clevel": 5, "shuffle": "bitshuffle"}
+    return [
+        numbers,
+        {"name": "blosc", "configuration": {**blosc, "blocksize": 0}},
+        {"name": "crc32c"},
+    ]
 
 
 def chunk_path(array: str, *indices: int) -> str:
@@ -52,14 +72,28 @@ def read_encoded(path: str, n_bytes: int) -> bytes:
     return retried(read, path, "read")
 
 
-def decode_chunk(encoded: bytes, into: npt.NDArray[Any]) -> None:
+def decode_chunk(encoded: bytes, into: npt.NDArray[Any], codec: Codec = "zstd") -> None:
     """Fill a whole chunk, C-contiguous; RuntimeError or ValueError where bytes are damaged."""
-    _ZSTD.decode(encoded, into)
+    if codec == "zstd":
+        _ZSTD.decode(encoded, into)
+        return
+    content = np.frombuffer(encoded, np.uint8)[:-_CHECKSUM_BYTES]
+    if encoded[-_CHECKSUM_BYTES:] != _checksum(content):
+        raise ValueError("its checksum is wrong")
+    _LZ4.decode(content, into)
 
 
-def write_chunk(path: str, values: npt.NDArray[Any]) -> bytes:
+def encode_chunk(values: npt.NDArray[Any], codec: Codec = "zstd") -> bytes:
+    """The bytes of a whole chunk, C-contiguous."""
+    if codec == "zstd":
+        return bytes(_ZSTD.encode(values))
+    content: bytes = _LZ4.encode(values)
+    return content + _checksum(content)
+
+
+def write_chunk(path: str, values: npt.NDArray[Any], codec: Codec = "zstd") -> bytes:
     """Write a whole chunk, C-contiguous, all of it or none; returns the bytes written."""
-    encoded: bytes = _ZSTD.encode(values)
+    encoded = encode_chunk(values, codec)
     if is_remote(path):
         put_object(path, encoded)
     else:
@@ -95,10 +129,7 @@ def read_plain(path: str, into: npt.NDArray[Any]) -> None:
     retried(read, path, "read")
 
 
-_CHECKSUM_BYTES = 4
-
-
-def _checksum(content: npt.NDArray[np.uint8]) -> bytes:
+def _checksum(content: bytes | npt.NDArray[np.uint8]) -> bytes:
     return int(google_crc32c.value(content)).to_bytes(_CHECKSUM_BYTES, "little")
 
 

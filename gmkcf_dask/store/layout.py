@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from gmkcf_dask.kernels.factored import is_by_block
-from gmkcf_dask.kernels.gram import GRAM
+from gmkcf_dask.kernels.gram import GRAM, GramMatrix
 from gmkcf_dask.kernels.tiles import COMPACT_MAX, STORED_DTYPE
 from gmkcf_dask.kernels.tiling import FACTOR_ROWS, FEATURE_CHUNK
+from gmkcf_dask.store.chunks import Codec, codec_fields
 from gmkcf_dask.store.files import get, names_in, prefetched
 from gmkcf_dask.store.manifest import FactorArray, Manifest
 
@@ -37,11 +38,12 @@ _LARGEST = 1 << 20  # bytes of a zarr.json; ours have less than one thousand
 
 @dataclass(frozen=True)
 class Layout:
-    """An array as a store has it: codecs and fill value follow from the dtype."""
+    """An array as a store has it: its fill value follows from the dtype."""
 
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
     dtype: str
+    codec: Codec = "zstd"
 
     def fields(self) -> dict[str, Any]:
         """What its zarr.json says."""
@@ -54,10 +56,7 @@ class Layout:
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.chunks)}},
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
             "fill_value": "NaN" if np.isnan(fill) else int(fill),
-            "codecs": [
-                {"name": "bytes", "configuration": {"endian": "little"}},
-                {"name": "zstd", "configuration": {"level": 1, "checksum": True}},
-            ],
+            "codecs": codec_fields(self.codec, np.dtype(self.dtype).itemsize),
         }
 
 
@@ -82,7 +81,13 @@ def kernel_layout(m: Manifest) -> Layout:
 def gram_layout(m: Manifest) -> Layout:
     """Of the Gram matrix, from which kernels are evaluated: one chunk for each tile."""
     assert m.gram is not None
-    return Layout((m.n_samples,) * 2, (m.block_size,) * 2, m.gram.dtype)
+    codec = gram_codec(m.gram.matrix)
+    return Layout((m.n_samples,) * 2, (m.block_size,) * 2, m.gram.dtype, codec)
+
+
+def gram_codec(matrix: GramMatrix) -> Codec:
+    """What tiles of a Gram matrix are compressed by: zstd finds that many pairs are alike."""
+    return "zstd" if matrix.mostly_equal else "lz4"
 
 
 def diagonal_layout(m: Manifest) -> Layout:

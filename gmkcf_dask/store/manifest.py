@@ -47,7 +47,7 @@ from gmkcf_dask.kernels.specs import (
     is_thin,
 )
 from gmkcf_dask.kernels.tiles import ResolvedKernel
-from gmkcf_dask.kernels.tiling import FACTOR_ROWS, FEATURE_CHUNK, Precision, Tiling
+from gmkcf_dask.kernels.tiling import FACTOR_ROWS, FEATURE_CHUNK, Precision, Tiling, tiling_for
 from gmkcf_dask.store.files import exists, get, put_atomic
 from gmkcf_dask.system.units import ceil_div
 
@@ -168,6 +168,7 @@ class GramRecord(Struct, frozen=True, forbid_unknown_fields=True):
     tabulated: bool = False
     widths_from: Finite | None = None
     d_max: Annotated[float, Meta(ge=0.0, le=_MAX)] = 0.0
+    mostly_equal: bool = False
 
     @classmethod
     def of(cls, matrix: GramMatrix) -> GramRecord:
@@ -284,7 +285,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def tiling(self) -> Tiling:
-        return Tiling(self.n_samples, self.block_size)
+        return tiling_for(self.n_samples, self.block_size, gram=self.gram is not None)
 
     @property
     def n_tiles(self) -> int:

@@ -17,6 +17,7 @@ from gmkcf_dask.kernels.gram import GRAM, GramKernels
 from gmkcf_dask.kernels.tiles import decode_tile
 from gmkcf_dask.kernels.tiling import Tiling, encoded_bytes
 from gmkcf_dask.store.chunks import (
+    Codec,
     chunk_path,
     decode_chunk,
     holds,
@@ -26,7 +27,7 @@ from gmkcf_dask.store.chunks import (
 )
 from gmkcf_dask.store.digests import ledger_of, tile_digest
 from gmkcf_dask.store.files import exists, size_of
-from gmkcf_dask.store.layout import FILL_VALUE
+from gmkcf_dask.store.layout import FILL_VALUE, gram_codec
 from gmkcf_dask.store.manifest import MANIFEST
 from gmkcf_dask.store.object_storage import is_remote, location
 from gmkcf_dask.store.prefetch import Read, window
@@ -88,7 +89,7 @@ class StoreTileReader:
         if not ledger.agrees(name, t, *self.tiling.pair(t), encoded):
             raise self._damaged(name, t, "is not what was written there")
         try:
-            decode_chunk(encoded, chunk)
+            decode_chunk(encoded, chunk, self._codec(name))
         except (RuntimeError, ValueError) as error:
             raise self._damaged(name, t, f"cannot be read ({error})") from error
         if not holds(tile, fill):
@@ -115,8 +116,11 @@ class StoreTileReader:
             chunk = np.full_like(tile, fill, shape=(self.tiling.block, self.tiling.block))
             chunk[: tile.shape[0], : tile.shape[1]] = tile
             tile = chunk
-        encoded = write_chunk(self.file(name, t), tile)
+        encoded = write_chunk(self.file(name, t), tile, self._codec(name))
         return tile_digest(name, *self.tiling.pair(t), encoded), len(encoded)
+
+    def _codec(self, name: str) -> Codec:
+        return "zstd" if self.gram is None or name != GRAM else gram_codec(self.gram.matrix)
 
     def size(self, name: str, t: int) -> int:
         """Bytes of a tile on disk; −1 where there is none."""

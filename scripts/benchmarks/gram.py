@@ -168,8 +168,8 @@ def of_workers(
 ) -> Report:
     config = ClusterConfig("local", workers=2, memory=memory)
     best, rows, bars = {}, [], []
-    with scratch_folder(args.folder) as folder, start_cluster(config, n) as resources:
-        for layout in LAYOUTS:
+    for layout in LAYOUTS:  # workers of its own for each: peaks are those of a process
+        with scratch_folder(args.folder) as folder, start_cluster(config, n) as resources:
             path = folder / f"{layout}.zarr"
             begun = time.perf_counter()
             store = store_of(path, n, args.precision, resources=resources, layout=layout)
@@ -180,9 +180,9 @@ def of_workers(
             best[layout] = iteration(stack, args.repeats)
             size = human_bytes(kernel_bytes(store))
             peak = max(resources.worker_peaks().values())
-            rows.append([layout, built, size, where, best[layout], peak / plan.worker_peak_bytes])
-            print(rows[-1], flush=True)
-            bars.append(Bar(f"{layout}: worker peak / planned", rows[-1][-1], 1.0))
+        rows.append([layout, built, size, where, best[layout], peak / plan.worker_peak_bytes])
+        print(rows[-1], flush=True)
+        bars.append(Bar(f"{layout}: worker peak / planned", rows[-1][-1], 1.0))
     ratio = best["each"] / best["gram"]
     return Report(
         name,

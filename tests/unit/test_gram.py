@@ -44,7 +44,7 @@ from gmkcf_dask.kernels.gram_loops import (
     scatter_distances,
 )
 from gmkcf_dask.kernels.specs import resolve_kernels
-from gmkcf_dask.kernels.tiling import Tiling
+from gmkcf_dask.kernels.tiling import tiling_for
 from gmkcf_dask.pipeline import store_plan
 from gmkcf_dask.store.build import build_store, build_tiles
 from gmkcf_dask.store.request import KernelRequest
@@ -89,7 +89,7 @@ def request(X, names, precision="float32", layout="gram", block=None, **options)
 
 def dense_gram(wanted, block=20):
     built = build_tiles(wanted, block)
-    tiles = built.tiles(Tiling(wanted.n_samples, block), wanted.precision)
+    tiles = built.tiles(tiling_for(wanted.n_samples, block, gram=True), wanted.precision)
     return DenseKernels(tiles, [spec.name for spec in wanted.tiled])
 
 
