@@ -31,7 +31,7 @@ def info(store: Path) -> None:
     add_result(store=store, **{name: getattr(manifest, name) for name in fields})
     add_result(kernels=list(manifest.kernel_names))
     if manifest.kernels:
-        add_result(layout=manifest.layout)
+        add_result(layout="each" if manifest.gram is None else "gram")
     for line in lines:
         click.echo(line)
 

@@ -20,6 +20,7 @@ from gmkcf_dask.cluster.process_settings import WORKER_ENVIRONMENT
 from gmkcf_dask.compute.blas import one_blas_thread
 from gmkcf_dask.compute.plan import refuse_small_workers
 from gmkcf_dask.compute.runner import large_graphs
+from gmkcf_dask.compute.tile_ops import arrays_of
 from gmkcf_dask.compute.worker_checks import (
     ANSWER_SECONDS,
     ask_workers,
@@ -154,7 +155,7 @@ def _read(path: str, first: int) -> tuple[int, float]:
     with suppress(GmkcfError):
         store = KernelStore.open(location(path))
         reader, n_tiles = store.reader, store.tiling.n_tiles
-        arrays = sorted(set(reader.stored))
+        arrays = arrays_of(reader)
         buffers = [reader.buffer(array) for array in arrays]
         n, begin = n_tiles * len(arrays), time.perf_counter()
         while time.perf_counter() - begin < READ_SECONDS and tile < first + n:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from gmkcf_dask.compute.blas import on_cores
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.compute.tile_ops import MemoryTiles
-from gmkcf_dask.errors import InputError
+from gmkcf_dask.errors import InputError, PlanRefused
 from gmkcf_dask.events import Listener, StageProgress, ignore
 from gmkcf_dask.kernels.features import Features, PairTile
 from gmkcf_dask.kernels.gram import (
@@ -29,6 +29,7 @@ from gmkcf_dask.kernels.gram import (
     GramMatrix,
     encode_gram,
     is_function_of_gram,
+    lowest_product,
     lowest_value,
     row_vectors,
     with_statistics,
@@ -37,7 +38,8 @@ from gmkcf_dask.kernels.statistics import Kernels, Resolved, TileStatistics, res
 from gmkcf_dask.kernels.tiles import CODE_SCALE, STORED_DTYPE, stored_tiles
 from gmkcf_dask.kernels.tiling import Precision, Tiling, tiling_for
 from gmkcf_dask.system.arrays import Floats
-from gmkcf_dask.system.units import ceil_div
+from gmkcf_dask.system.resources import free_memory
+from gmkcf_dask.system.units import ceil_div, human_bytes
 
 Tiles = npt.NDArray[np.int64]
 _BATCHES = 32
@@ -95,7 +97,8 @@ def tiles_of(
     kernels, norms, least = found.kernels, found.norms, []
     own = tuple(k for k in kernels if matrix is None or not is_function_of_gram(k.spec))
     if matrix is not None:
-        matrix = with_statistics(matrix, found)
+        chosen, matrix = matrix, with_statistics(matrix, found, features)
+        _refuse_larger(chosen, matrix, tiling)
 
     def make(t: int) -> tuple[npt.NDArray[Any] | None, npt.NDArray[Any] | None]:
         stack, kept, tile = None, None, PairTile.at(features, tiling, t)
@@ -108,7 +111,7 @@ def tiles_of(
         if matrix is not None:
             kept = np.empty(tile.shape, matrix.dtype)
             encode_gram(matrix, tile, kept)
-            least.append(float(tile.gram.min()))
+            least.append(lowest_product(matrix, tile))
         with lock:
             listen(StageProgress("kernels", next(done), tiling.n_tiles))
         return stack, kept
@@ -130,6 +133,17 @@ def tiles_of(
     )
     kept = tuple(tile for _, tile in made if tile is not None)
     return BuiltTiles(stacks, kernels, norms, gram, kept)
+
+
+def _refuse_larger(chosen: GramMatrix, needed: GramMatrix, tiling: Tiling) -> None:
+    """Refuse a matrix that turns out to be larger than was planned, and does not fit."""
+    need = tiling.n_tiles * tiling.block**2 * needed.itemsize
+    if needed.itemsize > chosen.itemsize and need > free_memory() * 8 // 10:
+        raise PlanRefused(
+            f"these kernels need {needed.itemsize} bytes of each pair of samples, "
+            f"{human_bytes(need)} of memory, and {human_bytes(free_memory())} are free: give a "
+            "store path to work out of core"
+        )
 
 
 def resolve_by_tasks(

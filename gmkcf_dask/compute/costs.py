@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gmkcf_dask.kernels.tiling import (
+    CACHED_TABLES,
     COMPARED_TILES,
     FEATURE_CHUNK,
     STORED_BYTES,
@@ -517,10 +518,18 @@ def driver_table_bytes(n_kernels: int, gram: StoredGram | None, *, in_memory: bo
     With kernels in the memory of this process they are added up here: two for each of those that
     wait for each other on every level of the tree.
     """
-    if gram is None or not gram.by_table:
+    if gram is None:
         return 0
+    cached = cached_table_bytes(n_kernels, gram)
+    if not gram.by_table:
+        return cached
     sums = 2 * SUMMED_AT_ONCE * SUMMED_LEVELS if in_memory else 1
-    return (n_kernels - gram.beside + sums) * TABLE_BYTES
+    return (n_kernels - gram.beside + sums) * TABLE_BYTES + cached
+
+
+def cached_table_bytes(n_kernels: int, gram: StoredGram | None) -> int:
+    """Tables that a process keeps for the next tile; of many kernels a few."""
+    return 0 if gram is None else min(n_kernels - gram.beside, CACHED_TABLES) * TABLE_BYTES
 
 
 def driver_base_bytes(

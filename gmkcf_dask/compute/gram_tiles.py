@@ -28,7 +28,7 @@ from gmkcf_dask.kernels.gram import (
 )
 from gmkcf_dask.kernels.specs import Rbf
 from gmkcf_dask.kernels.tiles import ResolvedKernel, final_values
-from gmkcf_dask.kernels.tiling import Tiling
+from gmkcf_dask.kernels.tiling import CACHED_TABLES, Tiling
 from gmkcf_dask.system.arrays import AnyFloats, Floats
 
 Stored = npt.NDArray[Any]
@@ -54,12 +54,13 @@ class GramTiles:
             out[...] = 0.0
         else:
             look_up(self._gram, stored, table, out)
-        others = {n: w for n, w in weights.items() if n not in self._gram.in_tables}
-        for strip in self._strips(t, stored) if others else ():
-            total = np.zeros(strip.shape)
-            for number, weight in others.items():
-                axpy(weight, strip.values(self._gram.by_number[number]), total)
-            np.add(out[strip.part], total, out=out[strip.part], casting="same_kind")
+        for numbers in self._by_formula():
+            used = [number for number in numbers if weights.get(number)]
+            for strip in self._strips(t, stored) if used else ():
+                total = np.zeros(strip.shape)
+                for number in used:
+                    axpy(weights[number], strip.values(self._gram.by_number[number]), total)
+                np.add(out[strip.part], total, out=out[strip.part], casting="same_kind")
 
     def evaluate(self, number: int, t: int, stored: Stored, out: AnyFloats) -> None:
         """Tile t of one kernel."""
@@ -81,13 +82,21 @@ class GramTiles:
 
     def inner_products(self, t: int, stored: Stored, S: AnyFloats) -> dict[int, float]:
         """⟨K^i, S⟩ on a tile, by kernel without a table."""
-        kernels = [pair for pair in self._gram.kernels if pair[0] not in self._gram.in_tables]
-        sums = {number: 0.0 for number, _ in kernels}
-        for strip in self._strips(t, stored) if kernels else ():
-            wide = S[strip.part].astype(np.float64)
-            for number, kernel in kernels:
-                sums[number] += float(np.vdot(strip.values(kernel), wide))
+        sums: dict[int, float] = {}
+        for numbers in self._by_formula():
+            sums |= dict.fromkeys(numbers, 0.0)
+            for strip in self._strips(t, stored):
+                wide = S[strip.part].astype(np.float64)
+                for number in numbers:
+                    values = strip.values(self._gram.by_number[number])
+                    sums[number] += float(np.vdot(values, wide))
         return sums
+
+    def _by_formula(self) -> list[list[int]]:
+        """Kernels without a table, as many at a time as a process keeps tables they are made of."""
+        numbers = [n for n in self._gram.by_number if n not in self._gram.in_tables]
+        starts = range(0, len(numbers), CACHED_TABLES)
+        return [numbers[first : first + CACHED_TABLES] for first in starts]
 
     def _strips(self, t: int, stored: Stored) -> Iterator[Strip]:
         """A tile in pieces of a few rows."""
@@ -185,8 +194,10 @@ class Strip:
     def _products(self) -> Floats:
         """Inner products."""
         products, squares = np.empty(self.shape), self.gram.squares
+        least = 0.0 if self.gram.matrix.clipped else -np.inf
+        lengths = squares[self.rows], squares[self.cols]
         assert self._distances is not None
-        gram_loops.products_at(self._distances, squares[self.rows], squares[self.cols], products)
+        gram_loops.products_at(self._distances, *lengths, least, products)
         return products
 
     @cached_property

@@ -16,7 +16,13 @@ import numpy.typing as npt
 from scipy import sparse
 
 from gmkcf_dask.compute.operators import Overview, check_finite
-from gmkcf_dask.compute.tile_ops import FloatTiles, Partial, TileReader, distinct_kernels
+from gmkcf_dask.compute.tile_ops import (
+    FloatTiles,
+    Partial,
+    TileReader,
+    distinct_kernels,
+    values_of,
+)
 from gmkcf_dask.kernels.tiling import SUMMED_ENTRIES
 from gmkcf_dask.system.arrays import AnyFloats, Floats
 from gmkcf_dask.system.units import ceil_div
@@ -92,10 +98,9 @@ def overview_of(total: Partial, reader: TileReader) -> Overview:
     """The sums over all tiles as they are of the kernels, merged ones included."""
     blocks: dict[str, Any] = total.blocks
     position = {kernel: number for number, kernel in enumerate(distinct_kernels(reader))}
-    evaluated = () if reader.gram is None else reader.gram.by_number
-    m = len(reader.stored) - (reader.gram is not None)
-    each = [position[k if k in evaluated else reader.stored[k]] for k in range(m)]
-    scale = np.array([1.0 if k in evaluated else reader.scale() for k in range(m)])
+    values, evaluated = values_of(reader), () if reader.gram is None else reader.gram.by_number
+    each = [position[kernel] for kernel in values]
+    scale = np.array([1.0 if kernel in evaluated else reader.scale() for kernel in values])
     sums = check_finite(blocks["sums"][each] * scale[:, None, None], "the sum of a kernel")
     products = check_finite(
         blocks["products"][np.ix_(each, each)] * np.outer(scale, scale), "the square of a kernel"

@@ -156,7 +156,8 @@ class Sizes:
 def worker_fit_bytes(sizes: Sizes, machine: Machine) -> int:
     """Peak of a worker during a fit, without what it keeps between tasks."""
     tasks = machine.threads_per_worker * sizes.fit_task_bytes
-    return PROCESS_BYTES + tasks + sizes.summing_bytes
+    tables = costs.cached_table_bytes(sizes.n_kernels, sizes.gram)
+    return PROCESS_BYTES + tasks + sizes.summing_bytes + tables
 
 
 def worker_bytes(sizes: Sizes, machine: Machine) -> int:
@@ -421,13 +422,9 @@ class Plan:
     layout: Literal["each", "gram"] = "each"
     gram_itemsize: int = 0
     gram_by_table: bool = False
+    fuses_cheaply: bool = False
     kernels_beside: int = 0
     evaluation_ms: int = 0
-
-    @property
-    def fuses_cheaply(self) -> bool:
-        """Whether a fused kernel on disk would save nothing, see `fuses_cheaply`."""
-        return self.gram_by_table and self.stored_bytes <= self.kw_bytes
 
     @property
     def machine_bytes(self) -> int:
@@ -457,8 +454,8 @@ class Plan:
             each = f"{costs.BY_FORMULA_PS / 1000:g} ns for an entry of a kernel by its formula"
         else:
             each = (
-                f"{costs.LOOKED_UP_PS / 1000:g} ns to look an entry up, "
-                f"{costs.ADDED_UP_PS / 1000:g} ns to add to one"
+                f"{costs.LOOKED_UP_PS / 1000:g} ns to look an entry up in a table, "
+                f"{costs.ADDED_UP_PS / 1000:g} ns to sum errors by entry"
             )
         return f", {each}"
 
@@ -467,11 +464,13 @@ class Plan:
         if self.layout == "each":
             return []
         m, beside = self.n_kernels - self.kernels_beside, self.kernels_beside
+        kept = {2: "a code of the distance", 4: "a float32 number", 8: "a float64 number"}
+        with_own = f"; {beside} more with tiles of {'their' if beside > 1 else 'its'} own"
         return [
-            f"layout gram: one array of {self.gram_itemsize} B an entry, of which {m} "
-            f"kernel{'s are' if m != 1 else ' is'} evaluated by "
-            f"{'table' if self.gram_by_table else 'formula'}; {beside} "
-            f"kernel{'s' if beside != 1 else ''} beside it"
+            f"layout gram: {kept[self.gram_itemsize]} of each pair of samples "
+            f"({self.gram_itemsize} B), of which {m} kernel{'s are' if m != 1 else ' is'} "
+            f"computed in every sweep, by {'table' if self.gram_by_table else 'formula'}"
+            f"{with_own if beside else ''}"
         ]
 
     @property
@@ -661,6 +660,7 @@ def _costs_of(sizes: Sizes, machine: Machine, memory: Memory, residency: Residen
         layout="each" if gram is None else "gram",
         gram_itemsize=0 if gram is None else gram.itemsize,
         gram_by_table=gram is not None and gram.by_table,
+        fuses_cheaply=fuses_cheaply(sizes),
         kernels_beside=0 if gram is None else gram.beside,
         evaluation_ms=evaluation_ms(sizes, machine, residency),
     )

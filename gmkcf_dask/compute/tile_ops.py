@@ -89,6 +89,14 @@ def arrays_of(reader: TileReader) -> list[int]:
     return sorted(set(reader.stored))
 
 
+def values_of(reader: TileReader) -> list[int]:
+    """By kernel, the one whose values it has: itself, or where equals are stored once the first."""
+    if reader.gram is None:
+        return list(reader.stored)
+    evaluated, m = reader.gram.by_number, len(reader.stored) - 1
+    return [k if k in evaluated else reader.stored[k] for k in range(m)]
+
+
 Load = Callable[[int, "AnyFloats | None"], AnyFloats]
 """Tile t, shape (len I, len J), C-contiguous. A source that does not have the tile in memory writes
 it into the given buffer, or into new memory; others ignore the buffer."""
@@ -279,7 +287,8 @@ class FusedTiles:
         """Weights by kernel that has tiles: those with the same ones are read once."""
         totals: dict[int, float] = {}
         gram = -1 if self.reader.gram is None else self.reader.gram.number
-        for kernel, weight in zip(self.reader.stored, self.weights, strict=False):
+        stored = self.reader.stored[: len(self.weights)]  # without the Gram matrix
+        for kernel, weight in zip(stored, self.weights, strict=True):
             if kernel != gram:
                 totals[kernel] = totals.get(kernel, 0.0) + weight
         return {kernel: weight for kernel, weight in totals.items() if weight}
@@ -413,10 +422,9 @@ class ProductEach:
         self._scaled, self._Z = Z * Z.dtype.type(reader.scale()), Z
         # by the kernel whose tiles stand for it: these are read once
         self._columns: dict[int, list[tuple[int, slice]]] = {}
-        evaluated = () if reader.gram is None else reader.gram.by_number
+        values = values_of(reader)
         for kernel, own in columns.items():
-            number = kernel if kernel in evaluated else reader.stored[kernel]
-            self._columns.setdefault(number, []).append((kernel, own))
+            self._columns.setdefault(values[kernel], []).append((kernel, own))
 
     def __call__(self, tiles: Iterable[int]) -> Partial:
         """The sums over the given tiles."""
@@ -488,8 +496,8 @@ class Errors:
         return Partial({"sums": sums, "bins": bins[0] + bins[1]})
 
     def _sums(self, tiles: Iterable[int], bins: Floats | None) -> Floats:
-        tiling, stored = self._reader.tiling, self._reader.stored
-        sums = np.zeros(len(stored))
+        tiling = self._reader.tiling
+        sums = np.zeros(len(self._reader.stored))
         for t in tiles:
             i, j = tiling.pair(t)
             S = self._symmetric_part(t)
@@ -503,11 +511,8 @@ class Errors:
                 products = self._tiles.gram.inner_products(t, self._tiles.gram_tile(t), S)
                 for number, product in products.items():
                     sums[number] += twice * product
-        if self._gram is None:
-            return np.asarray(sums[list(stored)] * self._reader.scale())
-        evaluated, m = self._gram.by_number, len(stored) - 1
-        own = [k if k in evaluated else stored[k] for k in range(m)]
-        return np.asarray(sums[own] * np.array([self._tiles.scale(k) for k in range(m)]))
+        own = values_of(self._reader)
+        return np.asarray(sums[own] * [self._tiles.scale(kernel) for kernel in own])
 
     def _symmetric_part(self, t: int) -> AnyFloats:
         F, tiling = self._F, self._reader.tiling

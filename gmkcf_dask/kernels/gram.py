@@ -19,7 +19,6 @@ import numpy.typing as npt
 from gmkcf_dask.corpus.model import Matrix, row_blocks
 from gmkcf_dask.errors import InputError
 from gmkcf_dask.kernels.features import (
-    ArrayFeatures,
     Features,
     NoFeatures,
     PairTile,
@@ -38,7 +37,7 @@ from gmkcf_dask.kernels.specs import (
 )
 from gmkcf_dask.kernels.statistics import Resolved, TileStatistics, resolve, run_here
 from gmkcf_dask.kernels.tiles import ResolvedKernel, final_values, is_constant, min_max
-from gmkcf_dask.kernels.tiling import Precision, Tiling
+from gmkcf_dask.kernels.tiling import CACHED_TABLES, Precision, Tiling
 from gmkcf_dask.system.arrays import AnyFloats, Floats
 
 Content = Literal["codes", "distances", "products"]
@@ -46,7 +45,8 @@ Content = Literal["codes", "distances", "products"]
 GRAM = "gram/X"
 """The array of it: its path in a store, and its name among arrays of tiles."""
 SQUARES, CENTRED, ALONG = "gram_rows/squares", "gram_rows/centred", "gram_rows/along"
-"""Vectors (n,): ‖x‖², ‖x − μ‖² and xᵀμ, μ what distances are measured from (see `offset_of`)."""
+"""Vectors (n,): ‖x‖², and with μ what distances are measured from (see `offset_of`), ‖x − μ‖² and
+xᵀμ − ‖μ‖²/2: two of these and the product of two samples measured from μ make their product."""
 ZERO_AND_UNIT, TWO_ZEROS, ZERO_ITSELF = STEPS + 1, STEPS + 2, STEPS + 3
 """Codes of pairs with a row of zeros, whose kernels no distance tells. Distances in float32 have
 STEPS minus the code. The last is the code that marks what was never written, so it is not stored:
@@ -56,15 +56,16 @@ COARSEST_CODES = 1e-3
 """Largest error of a kernel by codes; distances in float32 are kept where it would be larger."""
 COARSEST_FLOATS = 1e-6
 """The same by float32, relative to a kernel's largest value."""
-_UNIT = 1e-7
-"""How far ‖x‖² of a unit row may be from 1: twice that is the error in kernels."""
+_UNIT = 1e-6
+"""How far ‖x‖² of a unit row may be from 1, so that rows normalised in float32 are unit rows."""
 _HELD = 1e-15, 1e18
 """Largest distances whose squares are far from the limits of float32."""
 _MARGIN = 0.8
 """Part of an error that a sample may come to: all pairs may have more."""
+_ROUNDING = float(np.finfo(np.float32).eps) / 2
 _ROWS = 4096
 _SAMPLE = 128
-"""Rows on which errors of float32 are measured, and as many with extreme lengths."""
+"""Rows on which errors are measured, and as many that are extreme in one way or another."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,9 @@ class GramMatrix:
         The largest distance, which the last code stands for; 0 before statistics are known.
     mostly_equal : bool
         More than half of all pairs have the same entry, as where most share no word.
+    clipped : bool
+        No feature is negative: inner products below 0 are rounding, and are 0. Kernels would have
+        mixed signs otherwise, which take other updates.
     """
 
     content: Content
@@ -95,6 +99,7 @@ class GramMatrix:
     widths_from: float | None = None
     d_max: float = 0.0
     mostly_equal: bool = False
+    clipped: bool = False
 
     @property
     def itemsize(self) -> int:
@@ -122,6 +127,7 @@ class GramMatrix:
         return (SQUARES, CENTRED, ALONG) if self.shifted else (SQUARES,)
 
 
+_EXACT = GramMatrix("products", "float64", unit_rows=False)
 GramSpec = Rbf | Polynomial | Linear | Cosine
 """Kernels that are functions of inner products and lengths."""
 
@@ -160,103 +166,157 @@ def choose_gram(kernels: Sequence[ResolvedKernel], X: Matrix, precision: Precisi
     """The least that tells the kernels of these samples within the errors above.
 
     It follows from lengths and from a sample of pairs alone, so that plans know it beforehand.
+    `with_statistics` tries it once more, when the ranges of kernels over all pairs are known.
     """
-    squares = np.concatenate([squared_norms(X[rows]) for rows in row_blocks(X)])
-    with np.errstate(all="ignore"):  # what overflows is refused with the statistics
-        sample, found = _resolved_sample(kernels, X, squares)
-        matrix = _least_matrix(kernels, X, squares, sample, found, precision)
-        known = replace(matrix, d_max=float(np.sqrt(found.d2_max)))
-        counts = np.unique(_kept(known, sample), return_counts=True)[1]
-    return replace(matrix, mostly_equal=bool(2 * counts.max() > counts.sum()))
-
-
-def _least_matrix(
-    kernels: Sequence[ResolvedKernel],
-    X: Matrix,
-    squares: Floats,
-    sample: PairTile,
-    found: Resolved,
-    precision: Precision,
-) -> GramMatrix:
-    offset = offset_of(X)
-    products = GramMatrix("products", "float64", unit_rows=False, shifted=offset is not None)
-    if precision == "float64":
-        return products
+    squares, offset = _squares_of(X), offset_of(X)
+    exact = replace(_EXACT, shifted=offset is not None, clipped=_least_feature(X) >= 0.0)
     unit_rows = bool(((np.abs(squares - 1.0) <= _UNIT) | (squares == 0.0)).all())
-    distances = GramMatrix("distances", "float32", unit_rows)
-    widths = [kernel.spec.t for kernel in kernels if isinstance(kernel.spec, Rbf)]
-    narrowest = np.float64(min(widths, default=np.inf) * found.mean_distance)  # may be 0
-    top = _largest_distance(X, squares)
-    # distances and products that float32 holds
-    held = _HELD[0] < top < _HELD[1]
-    if unit_rows or len(widths) == len(kernels):
-        # exp(−d²/2σ²) has slopes up to exp(−½)/σ, and second derivatives up to 1/σ²
-        step = top / STEPS / narrowest
-        tables = all(kernel.normalization != "degree" for kernel in kernels)
-        if precision == "compact" and not 0.5 * np.exp(-0.5) * step > _MARGIN * COARSEST_CODES:
-            codes = GramMatrix("codes", "uint16", unit_rows, tabulated=tables)
-            known = replace(codes, d_max=float(np.sqrt(found.d2_max)))
-            if _sampled_error(found, sample, known) <= _MARGIN * COARSEST_CODES:
-                return codes
-        if not (held and _sampled_error(found, sample, distances) <= COARSEST_FLOATS):
-            return products
-        fine = bool(0.125 * step**2 <= COARSEST_FLOATS)
-        return replace(distances, tabulated=tables and fine)
-    if not held:
-        return products
-    if _sampled_error(found, sample, distances) <= COARSEST_FLOATS:
-        return distances
-    # products of near samples, which a sample of pairs may not have
-    rounding = np.finfo(np.float32).eps / 2 * float(np.max(sample.inner[1]))
-    floats = replace(products, dtype="float32")
-    if (
-        not rounding / narrowest**2 > COARSEST_FLOATS
-        and _sampled_error(found, sample, floats) <= COARSEST_FLOATS
-    ):
-        return floats
-    return products
+    rows = [_typical_rows(X), _telling_rows(X, squares)]
+    try:
+        trials = [_trial(kernels, SomeRows(X[some], offset)) for some in rows]
+    except InputError:  # so few samples have no statistics, whether all of them have or not
+        return exact
+    d_max = _largest_distance(squares, exact)
+    for matrix in _candidates(kernels, precision, unit_rows, exact):
+        known = replace(matrix, d_max=d_max)
+        if all(trial.allows(known, _MARGIN) for trial in trials):
+            break
+    typical = trials[0]
+    _, counts = np.unique(_kept(known, typical.tile), return_counts=True)
+    return replace(
+        matrix,
+        tabulated=matrix.tabulated and is_tabulated(known, typical.found.kernels),
+        mostly_equal=bool(2 * counts.max() > counts.sum()),
+    )
 
 
-def _resolved_sample(
-    kernels: Sequence[ResolvedKernel], X: Matrix, squares: Floats
-) -> tuple[PairTile, Resolved]:
-    """A tile of a few samples, those of extreme lengths among them, and its statistics."""
-    n, by_length = len(squares), np.argsort(squares, kind="stable")
-    spread = np.linspace(0, n - 1, min(n, _SAMPLE)).astype(int)
-    rows = np.unique(np.r_[spread, by_length[: _SAMPLE // 2], by_length[-(_SAMPLE // 2) :]])
-    features, whole = ArrayFeatures(X[rows]), slice(0, len(rows))
-    tiling = Tiling(len(rows), len(rows))
+def _candidates(
+    kernels: Sequence[ResolvedKernel], precision: Precision, unit_rows: bool, exact: GramMatrix
+) -> list[GramMatrix]:
+    """What may be kept under a precision, fewest bytes first."""
+    if precision == "float64":
+        return [exact]
+    by_distance = unit_rows or all(isinstance(kernel.spec, Rbf) for kernel in kernels)
+    tables = by_distance and all(kernel.normalization != "degree" for kernel in kernels)
+    plain = replace(exact, content="distances", dtype="float32", shifted=False)
+    known = replace(plain, unit_rows=unit_rows, tabulated=tables)
+    codes = replace(known, content="codes", dtype="uint16")
+    return [
+        *([codes] if by_distance and precision == "compact" else []),
+        *([known] if by_distance else []),
+        *([] if by_distance and not unit_rows else [plain]),
+        replace(exact, dtype="float32"),
+        exact,
+    ]
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A few samples on which what is kept of pairs is tried, and the statistics of kernels."""
+
+    tile: PairTile
+    found: Resolved
+
+    def allows(self, matrix: GramMatrix, margin: float = 1.0) -> bool:
+        """Whether kernels evaluated on what is kept are exact enough."""
+        if matrix.dtype == "float64":
+            return True
+        if matrix.dtype == "float32" and not _HELD[0] < matrix.d_max < _HELD[1]:
+            return False
+        limit = margin * COARSEST_CODES if matrix.content == "codes" else COARSEST_FLOATS
+        with np.errstate(all="ignore"):  # what overflows is refused with the statistics
+            if not self._error(matrix) <= limit:  # NaN is not allowed either
+                return False
+            if matrix.content == "products":
+                return self._products_tell_near_samples()
+            return all(kept_error(matrix, kernel) <= limit for kernel in self.found.kernels)
+
+    def _error(self, matrix: GramMatrix) -> float:
+        """Largest error of a kernel on these pairs, relative to its largest value."""
+        tile, norms = self.tile, self.found.norms
+        vectors = row_vectors(tile.features)
+        pair = pair_of(matrix, _kept(matrix, tile), tile.rows, tile.cols, vectors.__getitem__)
+        errors = [0.0]
+        for kernel in self.found.kernels:
+            exact = final_values(kernel, tile, norms)
+            gap = np.abs(final_values(kernel, pair, norms) - exact).max()
+            errors.append(float(gap / max(np.abs(exact).max(), TINIEST)))
+        return float(np.max(errors))  # NaN stays
+
+    def _products_tell_near_samples(self) -> bool:
+        """Whether float32 products tell distances of pairs that may not be among these."""
+        widths = [kernel.spec.t for kernel in self.found.kernels if isinstance(kernel.spec, Rbf)]
+        narrowest = np.float64(min(widths, default=np.inf) * self.found.mean_distance)  # may be 0
+        rounding = _ROUNDING * float(np.max(self.tile.inner[1]))
+        return bool(rounding / narrowest**2 <= COARSEST_FLOATS)
+
+
+@dataclass(frozen=True)
+class SomeRows:
+    """Some of the samples; distances are measured from where those of all samples are."""
+
+    X: Matrix
+    offset: Floats | None
+
+    @property
+    def n_samples(self) -> int:
+        return int(self.X.shape[0])
+
+    def rows(self, where: slice) -> Matrix:
+        return self.X[where]
+
+
+def _trial(kernels: Sequence[ResolvedKernel], features: SomeRows) -> _Trial:
+    """With the statistics of these samples."""
+    tiling = Tiling(features.n_samples, features.n_samples)
 
     def sweep(gather: Callable[[PairTile], TileStatistics], what: str) -> TileStatistics:
         return run_here(gather, features, tiling, [0])
 
-    found = resolve(tuple(kernels), features, tiling, sweep, distances=True)
-    return PairTile(features, whole, whole), found
+    with np.errstate(all="ignore"):
+        found = resolve(tuple(kernels), features, tiling, sweep, distances=True)
+    return _Trial(PairTile.at(features, tiling, 0), found)
 
 
-def _largest_distance(X: Matrix, squares: Floats) -> float:
-    """A distance that no pair exceeds."""
+def _typical_rows(X: Matrix) -> npt.NDArray[np.intp]:
+    """A few samples, evenly spread."""
+    n = int(X.shape[0])
+    return np.linspace(0, n - 1, min(n, _SAMPLE)).astype(int)
+
+
+def _telling_rows(X: Matrix, squares: Floats) -> npt.NDArray[np.intp]:
+    """The same, and samples of extreme length, and of extreme products with the mean of all."""
+    with np.errstate(all="ignore"):
+        along = np.asarray(X @ np.asarray(X.mean(axis=0)).ravel()).ravel()
+    rows = [_typical_rows(X)]
+    for order in (np.argsort(squares, kind="stable"), np.argsort(along, kind="stable")):
+        rows += [order[: _SAMPLE // 2], order[-(_SAMPLE // 2) :]]
+    return np.unique(np.concatenate(rows))
+
+
+def _squares_of(X: Matrix) -> Floats:
+    """‖x‖², shape (n,), summed in float64."""
+    with np.errstate(over="ignore"):
+        parts = [squared_norms(X[rows].astype(np.float64)) for rows in row_blocks(X)]
+    return np.concatenate(parts)
+
+
+def _least_feature(X: Matrix) -> float:
     values: Any = X if isinstance(X, np.ndarray) else X.data
-    product = 0.0 if values.size == 0 or float(values.min()) >= 0.0 else float(squares.max())
-    return float(np.sqrt(2.0 * (squares.max() + product)))
+    return float(values.min(initial=0.0))
 
 
-def _sampled_error(found: Resolved, sample: PairTile, matrix: GramMatrix) -> float:
-    """Largest error on a sample of kernels evaluated on what is kept, relative to their largest."""
-    vectors = row_vectors(sample.features)
-    pair = pair_of(matrix, _kept(matrix, sample), sample.rows, sample.cols, vectors.__getitem__)
-    errors = [0.0]
-    for kernel in found.kernels:
-        exact = final_values(kernel, sample, found.norms)
-        gap = np.abs(final_values(kernel, pair, found.norms) - exact).max()
-        errors.append(float(gap / max(np.abs(exact).max(), TINIEST)))
-    return float(np.max(errors))  # NaN stays
+def _largest_distance(squares: Floats, matrix: GramMatrix) -> float:
+    """A distance that no pair exceeds."""
+    with np.errstate(over="ignore"):
+        return float(np.sqrt((2.0 if matrix.clipped else 4.0) * squares.max()))
 
 
 def _kept(matrix: GramMatrix, tile: PairTile) -> npt.NDArray[Any]:
     """What is kept of the pairs of a tile."""
     into = np.empty(tile.shape, matrix.dtype)
-    encode_gram(matrix, tile, into)
+    with np.errstate(all="ignore"):
+        encode_gram(matrix, tile, into)
     return into
 
 
@@ -308,22 +368,31 @@ def mark_zeros(matrix: GramMatrix, diagonal_tile: npt.NDArray[Any]) -> None:
         diagonal_tile[zeros, zeros] = mark(matrix, ZERO_ITSELF)
 
 
-def with_statistics(matrix: GramMatrix, found: Resolved) -> GramMatrix:
-    """The same, once the kernels and the largest distance are known."""
-    matrix = replace(matrix, d_max=float(np.sqrt(found.d2_max)))
-    kernels = [kernel for kernel in found.kernels if is_function_of_gram(kernel.spec)]
-    tabulated = is_tabulated(matrix, kernels)
-    if tabulated and matrix.content == "codes":
-        error, name = max((table_error(matrix, [kernel]), kernel.name) for kernel in kernels)
-        if error > COARSEST_CODES:  # no pair of the sample showed it
-            raise InputError(
-                f"kernel {name} would be off by {error:.1g} in layout gram with precision compact: "
-                "use precision float32, or layout each"
-            )
+def with_statistics(matrix: GramMatrix, found: Resolved, features: Features) -> GramMatrix:
+    """What is kept, once the statistics of all pairs are known.
+
+    That is more than was chosen where a kernel turns out to be more sensitive than the sample said.
+    """
+    kernels = tuple(kernel for kernel in found.kernels if is_function_of_gram(kernel.spec))
+    X, d_max = features.rows(slice(0, features.n_samples)), float(np.sqrt(found.d2_max))
+    rows = _telling_rows(X, _squares_of(X))
+    few, everything = SomeRows(X[rows], features.offset), slice(0, len(rows))
+    norms = {name: values[rows] for name, values in found.norms.items()}
+    tile = PairTile(few, everything, everything)
+    trial = _Trial(tile, replace(found, kernels=kernels, norms=norms))
+    finer = [replace(_EXACT, shifted=features.offset is not None)]
+    if matrix.content == "codes":
+        finer.insert(0, replace(matrix, content="distances", dtype="float32"))
+    for candidate in (matrix, *finer):
+        known = replace(
+            candidate, d_max=d_max, mostly_equal=matrix.mostly_equal, clipped=matrix.clipped
+        )
+        if trial.allows(known):
+            break
     return replace(
-        matrix,
-        tabulated=tabulated,
-        widths_from=_least_width(matrix, kernels),
+        known,
+        tabulated=is_tabulated(known, kernels),
+        widths_from=_least_width(known, kernels),
     )
 
 
@@ -331,8 +400,7 @@ def _least_width(matrix: GramMatrix, kernels: Sequence[ResolvedKernel]) -> float
     """The least t whose Gaussian kernel is exact enough as a table, wider ones all the more."""
     widths = {kernel.spec.t: kernel for kernel in kernels if isinstance(kernel.spec, Rbf)}
     for t, kernel in sorted(widths.items()) if matrix.content != "products" else ():
-        raw = replace(kernel, normalization="none", scaling="none")
-        if matrix.content == "codes" or table_error(matrix, [raw]) <= COARSEST_FLOATS:
+        if matrix.content == "codes" or _are_fine(matrix, [_raw(kernel)]):
             return t
     return None
 
@@ -342,11 +410,37 @@ def _least_width(matrix: GramMatrix, kernels: Sequence[ResolvedKernel]) -> float
 
 def is_tabulated(matrix: GramMatrix, kernels: Sequence[ResolvedKernel]) -> bool:
     """Whether each of the kernels is a table over what is kept, and exact enough as one."""
-    degree = any(kernel.normalization == "degree" for kernel in kernels)
-    gaussian = all(isinstance(kernel.spec, Rbf) for kernel in kernels)
-    if matrix.content == "products" or degree or not (matrix.unit_rows or gaussian):
+    if not all(_follows_distance(matrix, kernel) for kernel in kernels):
         return False
-    return matrix.content == "codes" or table_error(matrix, kernels) <= COARSEST_FLOATS
+    return matrix.content == "codes" or _are_fine(matrix, kernels)
+
+
+def _follows_distance(matrix: GramMatrix, kernel: ResolvedKernel) -> bool:
+    """Whether the distance of a pair, which is kept, tells the value of a kernel."""
+    if matrix.content == "products" or kernel.normalization == "degree":
+        return False
+    return matrix.unit_rows or isinstance(kernel.spec, Rbf)
+
+
+def _are_fine(matrix: GramMatrix, kernels: Sequence[ResolvedKernel]) -> bool:
+    """Whether kernels are exact enough where they are interpolated between entries of tables."""
+    return all(table_error(matrix, [kernel]) <= COARSEST_FLOATS for kernel in kernels)
+
+
+def kept_error(matrix: GramMatrix, kernel: ResolvedKernel) -> float:
+    """Bound of the error of a kernel of exact formulas, because distances are rounded as they are.
+
+    Nothing is said of kernels that are no function of the distance; of Gaussian ones divided by
+    degrees it is the bound before that.
+    """
+    if isinstance(kernel.spec, Rbf) and kernel.normalization == "degree":
+        kernel = _raw(kernel)
+    if not _follows_distance(matrix, kernel):
+        return 0.0
+    if matrix.content == "codes":
+        return table_error(matrix, [kernel])
+    slopes = np.abs(np.diff(table_of(matrix, kernel)[: STEPS + 1]))
+    return _ROUNDING * float((slopes * np.arange(1, STEPS + 1)).max())
 
 
 def table_error(matrix: GramMatrix, kernels: Sequence[ResolvedKernel]) -> float:
@@ -364,12 +458,13 @@ def table_error(matrix: GramMatrix, kernels: Sequence[ResolvedKernel]) -> float:
     return largest
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=CACHED_TABLES)
 def table_of(matrix: GramMatrix, kernel: ResolvedKernel) -> Floats:
     """A kernel at every entry that can be kept, float64 of shape (ENTRIES,), not to be changed."""
     table = np.zeros(ENTRIES)
     d2: Floats = np.square(np.arange(STEPS + 1)[None] * matrix.step)
-    table[: STEPS + 1] = final_values(kernel, _pair(d2, 1.0 - d2 / 2, 1.0, 1.0), {})
+    products = _clipped(matrix, 1.0 - d2 / 2)
+    table[: STEPS + 1] = final_values(kernel, _pair(d2, products, 1.0, 1.0), {})
     if matrix.unit_rows:
         one = np.ones((1, 1))
         table[ZERO_AND_UNIT] = final_values(kernel, _pair(one, 0 * one, 0.0, 1.0), {})[0, 0]
@@ -400,7 +495,11 @@ def nearest_tables(
 
 def raw_table_of(matrix: GramMatrix, kernel: ResolvedKernel) -> Floats:
     """A Gaussian kernel as it is before normalisation and scaling."""
-    return table_of(matrix, replace(kernel, normalization="none", scaling="none"))
+    return table_of(matrix, _raw(kernel))
+
+
+def _raw(kernel: ResolvedKernel) -> ResolvedKernel:
+    return replace(kernel, normalization="none", scaling="none")
 
 
 def _pair(d2: Floats, products: Floats, sq_row: float, sq_cols: float) -> PairTile:
@@ -440,11 +539,17 @@ def pair_of(
         if matrix.shifted:
             along = vectors(ALONG)
             products = values + along[rows, None] + along[cols]
+        products = _clipped(matrix, products)
         known |= {"gram": products, "inner": (values, centred[rows], centred[cols])}
         return known_pair(rows, cols, **known)
     d2 = _squared(matrix, values)
-    known |= {"squared_distances": d2, "gram": (sq_rows[:, None] + sq_cols - d2) / 2}
+    products = _clipped(matrix, (sq_rows[:, None] + sq_cols - d2) / 2)
+    known |= {"squared_distances": d2, "gram": products}
     return known_pair(rows, cols, **known)
+
+
+def _clipped(matrix: GramMatrix, products: Floats) -> Floats:
+    return np.maximum(products, 0.0) if matrix.clipped else products
 
 
 def _squared(matrix: GramMatrix, values: Floats) -> Floats:
@@ -502,24 +607,36 @@ def power_of(
 
 def diagonal_values(kernel: ResolvedKernel, squares: Floats, norms: Floats | None) -> Floats:
     """k(x,x) of samples with these ‖x‖² and, for degree, row sums; shape (n,)."""
-    spec = kernel.spec
+    spec, unit = kernel.spec, kernel.normalization == "unit"
     values, valid = np.ones_like(squares), np.ones(squares.shape, bool)
-    if isinstance(spec, Polynomial):
-        values = (spec.a + squares) ** spec.b
+    if isinstance(spec, Cosine) or (unit and isinstance(spec, Linear)):
+        valid = squares > 0.0
+    elif isinstance(spec, Polynomial):
+        if unit:
+            valid = spec.a + squares > 0.0
+        else:
+            values = (spec.a + squares) ** spec.b
     elif isinstance(spec, Linear):
         values = squares.copy()
     if kernel.normalization == "degree":
         assert norms is not None
         valid = norms > 0.0
         values = np.divide(values, norms, out=np.zeros_like(values), where=valid)
-    elif kernel.normalization == "unit" and isinstance(spec, Polynomial):
-        values, valid = np.ones_like(squares), spec.a + squares > 0.0
-    elif isinstance(spec, Cosine) or (kernel.normalization == "unit" and isinstance(spec, Linear)):
-        values, valid = np.ones_like(squares), squares > 0.0
     if kernel.scaling == "minmax" and not kernel.range_follows_from_distance:
         values = min_max(values, kernel, clip=True)
     values[~valid] = 1.0
     return values
+
+
+def lowest_product(matrix: GramMatrix, tile: PairTile) -> float:
+    """What no inner product of a tile is below when it is had from what is kept."""
+    least = float(tile.gram.min())
+    if matrix.clipped:
+        return max(0.0, least)
+    if matrix.content == "codes":
+        return least - matrix.d_max * matrix.step
+    lengths = float(tile.sq_rows.max() + tile.sq_cols.max())
+    return least - 4.0 * float(np.finfo(matrix.dtype).eps) * lengths
 
 
 def lowest_value(kernel: ResolvedKernel, product: float) -> float:
@@ -602,7 +719,10 @@ class GramKernels:
     def tables(self) -> Floats:
         """The tables of those that have one, in their order, shape (m', ENTRIES)."""
         own = [kernel for number, kernel in self.kernels if number in self.in_tables]
-        return np.array([table_of(self.matrix, kernel) for kernel in own])
+        tables = np.empty((len(own), ENTRIES))  # no second copy of many of them
+        for table, kernel in zip(tables, own, strict=True):
+            table[:] = table_of(self.matrix, kernel)
+        return tables
 
     def combined_table(self, weights: Mapping[int, float]) -> AnyFloats:
         """The table of Σ weights_i K^i over these, made in float64."""

@@ -80,7 +80,11 @@ def scatter_distances(
 
 @compiled
 def _locate(distances: Distances, scale: float, below: Codes, share: Distances) -> None:
-    """The entry below each distance, and the share of the one above; negatives are marks."""
+    """The entry below each distance, and the share of the one above; negatives are marks.
+
+    Tiles that are damaged may hold any number. `below` has 16 bits, so whatever a position wraps
+    to is an entry of the table, and so is the one after it.
+    """
     last = np.float64(STEPS)
     for j in range(distances.shape[0]):
         distance = np.float64(distances[j])
@@ -91,12 +95,14 @@ def _locate(distances: Distances, scale: float, below: Codes, share: Distances) 
 
 
 @compiled
-def products_at(distances: Distances, sq_rows: Floats, sq_cols: Floats, products: Floats) -> None:
-    """Inner products of samples from their distances and squared lengths."""
+def products_at(
+    distances: Distances, sq_rows: Floats, sq_cols: Floats, least: float, products: Floats
+) -> None:
+    """Inner products of samples from their distances and squared lengths; none is below `least`."""
     for i in range(distances.shape[0]):
         for j in range(distances.shape[1]):
             d = np.float64(distances[i, j])
-            products[i, j] = 0.5 * (sq_rows[i] + sq_cols[j] - d * d)
+            products[i, j] = max(least, 0.5 * (sq_rows[i] + sq_cols[j] - d * d))
 
 
 @compiled

@@ -16,6 +16,8 @@ FEATURE_CHUNK = 1 << 17
 """Values per chunk of sparse features."""
 FACTOR_ROWS = 4096
 """Rows per block of the arrays that factored kernels are made of."""
+CACHED_TABLES = 16
+"""Tables of kernels over distances that a process keeps, however many kernels there are."""
 COMPARED_TILES = 2
 """Stored tiles a building task may keep to compare later kernels with."""
 GROUP_BYTES = 16 * MIB

@@ -29,14 +29,15 @@ from gmkcf_dask.errors import (
 from gmkcf_dask.events import Listener, StageProgress, ignore
 from gmkcf_dask.kernels.duplicates import DuplicateCandidates
 from gmkcf_dask.kernels.features import Features, PairTile
-from gmkcf_dask.kernels.gram import nearest_tables, row_vectors, with_statistics
+from gmkcf_dask.kernels.gram import GRAM, nearest_tables, row_vectors, with_statistics
 from gmkcf_dask.kernels.tiles import CODE_SCALE
 from gmkcf_dask.kernels.tiling import FACTOR_ROWS, STORED_BYTES, Tiling, default_block
 from gmkcf_dask.store import files
 from gmkcf_dask.store.digests import TileTable
 from gmkcf_dask.store.factors import StoreArrays, factor_bytes, factor_stages, written_bytes
+from gmkcf_dask.store.features import write_metadata
 from gmkcf_dask.store.kernel_store import KernelStore, delete_store, is_store
-from gmkcf_dask.store.layout import bad_metadata
+from gmkcf_dask.store.layout import bad_metadata, gram_layout
 from gmkcf_dask.store.lock import LockInfo, confirm, writing
 from gmkcf_dask.store.manifest import (
     SUMMARY_BYTES,
@@ -339,29 +340,37 @@ class _Build:
             confirm(store.path, self.lock)
             return store.with_manifest(resolved=True, complete=True)
         if not store.manifest.resolved:
-            gram = store.manifest.gram
-            found = resolve_by_tasks(
-                request.kernels,
-                features,
-                store.tiling,
-                self.runner,
-                self.listen,
-                distances=gram is not None,
-            )
-            vectors = {f"norms/{name}": values for name, values in found.norms.items()}
-            if gram is not None:
-                gram = GramRecord.of(with_statistics(gram.matrix, found))
-                rows = row_vectors(features)
-                vectors |= {name: rows[name] for name in gram.matrix.vectors}
-            confirm(store.path, self.lock)
-            store.write_new_vectors(vectors)
-            store = store.with_vectors(
-                vectors,
-                kernels=tuple(map(KernelRecord.of, found.kernels)),
-                gram=gram,
-                resolved=True,
-            )
+            store = self._resolved(store, features)
         return self._write_tiles(store, features)
+
+    def _resolved(self, store: KernelStore, features: Features) -> KernelStore:
+        """The store with the statistics of its kernels, which come before the first tile."""
+        request, chosen = self.request, store.manifest.gram
+        found = resolve_by_tasks(
+            request.kernels,
+            features,
+            store.tiling,
+            self.runner,
+            self.listen,
+            distances=chosen is not None,
+        )
+        vectors = {f"norms/{name}": values for name, values in found.norms.items()}
+        confirm(store.path, self.lock)
+        gram = None
+        if chosen is not None:
+            gram = GramRecord.of(with_statistics(chosen.matrix, found, request.features))
+            rows = row_vectors(features)
+            vectors |= {name: rows[name] for name in gram.matrix.vectors}
+            # what it is kept as may have changed; the next try mends what a crash leaves here
+            metadata = gram_layout(structs.replace(store.manifest, gram=gram)).fields()
+            write_metadata(store.path, GRAM, metadata)
+        store.write_new_vectors(vectors)
+        return store.with_vectors(
+            vectors,
+            kernels=tuple(map(KernelRecord.of, found.kernels)),
+            gram=gram,
+            resolved=True,
+        )
 
     def _write_factors(self, store: KernelStore, features: Features) -> KernelStore:
         runner = self.runner

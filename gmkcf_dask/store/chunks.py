@@ -6,7 +6,7 @@ metadata of our arrays says: values in C order, zstd with a checksum (`scripts/b
 side by side). Zarr reads what is written here, and the other way round.
 
 A Gram matrix whose pairs have all kinds of values is kept by LZ4 instead: it decodes in a third of
-the time, which is most of a sweep there, and takes some 10 % more (`scripts/bench tile-codecs`).
+the time, which is most of a sweep there, and takes some 10 % more (`scripts/bench gram codecs`).
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from gmkcf_dask.errors import redacted
 from gmkcf_dask.kernels.factored import PRODUCTS
-from gmkcf_dask.kernels.gram import gram_spec, table_error
+from gmkcf_dask.kernels.gram import COARSEST_CODES, COARSEST_FLOATS, gram_spec, table_error
 from gmkcf_dask.kernels.tiles import ResolvedKernel
-from gmkcf_dask.kernels.tiling import STORED_BYTES
+from gmkcf_dask.kernels.tiling import STORED_BYTES, Precision
 from gmkcf_dask.store.kernel_store import KernelStore
 from gmkcf_dask.store.lock import holder
 from gmkcf_dask.store.manifest import FactorRecord, GramRecord, KernelRecord, Manifest
@@ -141,9 +141,15 @@ def _layout(m: Manifest) -> list[str]:
     evaluated = f"{len(m.formulas)} kernel{'s' if len(m.formulas) > 1 else ''}"
     beside = f"; {', '.join(m.own_names)} beside it" if m.own_names else ""
     lines = [f"layout     gram: {_kept(m.gram)}, of which {how} give {evaluated}{beside}"]
-    if m.resolved:
+    if STORED_BYTES[m.precision] < m.gram.matrix.itemsize:
+        lines[0] += f" (less would not tell these kernels within {_limit(m.precision)})"
+    if m.resolved and m.gram.content != "products":
         lines.append(f"distances  up to {m.gram.d_max:.6g}")
     return lines
+
+
+def _limit(precision: Precision) -> str:
+    return f"{COARSEST_CODES if precision == 'compact' else COARSEST_FLOATS:g}"
 
 
 def _kept(gram: GramRecord) -> str:

@@ -169,6 +169,7 @@ class GramRecord(Struct, frozen=True, forbid_unknown_fields=True):
     widths_from: Finite | None = None
     d_max: Annotated[float, Meta(ge=0.0, le=_MAX)] = 0.0
     mostly_equal: bool = False
+    clipped: bool = False
 
     @classmethod
     def of(cls, matrix: GramMatrix) -> GramRecord:

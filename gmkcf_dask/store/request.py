@@ -176,8 +176,9 @@ class KernelRequest:
 
     def _refuse_tile_options(self) -> None:
         """Options of tiles have no meaning where all kernels are factored."""
-        edge = [] if self.block is None else [f"block size {self.block}"]
-        for option in (*self._tile_options(), *edge):
+        others = [] if self.block is None else [f"block size {self.block}"]
+        others += ["layout='gram'"] if self.layout == "gram" else []
+        for option in (*self._tile_options(), *others):
             raise InputError(
                 f"{option} has no meaning for the kernels {', '.join(self.names)}: leave it out, "
                 "or choose other kernels such as paper12"

@@ -18,6 +18,7 @@ from gmkcf_dask.kernels.gram import (
     GramMatrix,
     encode_gram,
     is_function_of_gram,
+    lowest_product,
     lowest_value,
 )
 from gmkcf_dask.kernels.tiles import Norms, ResolvedKernel, stored_tiles
@@ -80,7 +81,7 @@ class WriteTiles:
         kept = np.empty(tile.shape, matrix.dtype)
         encode_gram(matrix, tile, kept)
         self._keep(t, GRAM, kept, written)
-        product = float(tile.gram.min())
+        product = lowest_product(matrix, tile)
         for kernel in self.kernels:
             if is_function_of_gram(kernel.spec):
                 lowest = lowest_value(kernel, product)

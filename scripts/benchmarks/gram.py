@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 from helpers.corpora import request_of, scratch_folder, store_of
@@ -18,17 +21,22 @@ from gmkcf_dask.cluster import ClusterConfig, start as start_cluster
 from gmkcf_dask.compute.operators import KernelStack
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.compute.tiled import TiledKernels
+from gmkcf_dask.corpus import Corpus, read_corpus
+from gmkcf_dask.kernels.specs import PAPER12
 from gmkcf_dask.methods.base import RunContext
 from gmkcf_dask.methods.factorize import SolverOptions
 from gmkcf_dask.methods.gmkcf import gmkcf
-from gmkcf_dask.store.build import build_store
+from gmkcf_dask.store.build import build_store, build_tiles
+from gmkcf_dask.store.chunks import Codec, decode_chunk, encode_chunk
 from gmkcf_dask.store.files import bytes_below
 from gmkcf_dask.store.kernel_store import KernelStore
+from gmkcf_dask.store.layout import gram_codec
+from gmkcf_dask.store.request import KernelRequest
 from gmkcf_dask.system.units import GIB, MIB, human_bytes
 
 K = 10
 LAYOUTS = ("each", "gram")
-PARTS = ("store", "memory", "many", "cluster", "disk", "scaling")
+PARTS = ("store", "memory", "many", "cluster", "disk", "scaling", "codecs")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--memory", type=int, default=2 * GIB, help="disk: bytes of a worker")
     parser.add_argument("--folder", type=Path)
+    data = Path(os.environ.get("GMKCF_DATA", "../shared/data"))
+    parser.add_argument("--data", type=Path, default=data, help="codecs: folder of the corpora")
 
 
 def run(args: argparse.Namespace) -> Report:
@@ -48,6 +58,7 @@ def run(args: argparse.Namespace) -> Report:
         "cluster": on_cluster,
         "disk": from_disk,
         "scaling": scaling,
+        "codecs": codecs,
     }
     return parts[args.part](args)
 
@@ -216,3 +227,39 @@ def scaling(args: argparse.Namespace) -> Report:
         rows,
         [Bar(f"exponent from n = {first[0]:,} to {last[0]:,}", whole, 2.1)],
     )
+
+
+CORPORA = (
+    "bbc.mat",
+    "k1b.mat",
+    "webkb.mat",
+    "text/20ng_clean.jsonl.gz",
+    "text/stackoverflow_20k.jsonl.gz",
+    "text/clinc10_domains.jsonl.gz",
+)
+
+
+def codecs(args: argparse.Namespace) -> Report:
+    """Size and time to decode a tile of a Gram matrix, by what it is compressed with."""
+    rows = []
+    for name in CORPORA:
+        X = read_corpus(args.data / name).X[:2048]
+        corpus = Corpus(X, tuple(map(str, range(X.shape[0]))))
+        request = KernelRequest(corpus, PAPER12, precision=args.precision, layout="gram")
+        assert request.gram is not None
+        (tile, *_) = build_tiles(request, 1024).gram_tiles
+        common = np.unique(tile, return_counts=True)[1].max() / tile.size
+        row: list[Any] = [name, common, gram_codec(request.gram)]
+        for codec in get_args(Codec):
+            encoded, into = encode_chunk(tile, codec), np.empty_like(tile)
+            decode = partial(decode_chunk, encoded, into, codec)
+            seconds = best_seconds({codec: decode}, args.repeats)[codec]
+            row += [len(encoded) / tile.nbytes, 1e9 * seconds / tile.size]
+        rows.append(row)
+    return Report(
+        "gram-codecs",
+        f"{args.precision}, the first tile of up to 1024² pairs",
+        ["corpus", "pairs with the commonest number", "kept by", "zstd: size", "ns to decode",
+         "lz4: size", "ns to decode"],
+        rows,
+    )  # fmt: skip
