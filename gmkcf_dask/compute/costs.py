@@ -25,6 +25,8 @@ COMPUTED_BYTES: dict[Precision, int] = {"float32": 4, "float64": 8, "compact": 4
 """Bytes of one entry inside a product: compact tiles are widened to float32."""
 PROCESS_BYTES = 300 * MIB
 """A worker with our imports loaded and one tile's worth of library buffers, measured."""
+COMPILED_BYTES = 100 * MIB
+"""What a process takes more once it has loaded compiled loops: numba and LLVM, measured."""
 SCHEDULER_BYTES = 300 * MIB
 """What Dask's scheduler and client add to the driver over many graphs: records of finished ones.
 `scripts/chaos plans` measured up to 183 MiB."""
@@ -51,7 +53,9 @@ BUILD_BYTES_PER_MS = 120_000
 FLOPS_PER_MS = 20_000_000
 """Of products with tiles, per core: what is left where several tasks share a memory bus."""
 # measured with scripts/bench gram
-LOOKED_UP_PS, ADDED_UP_PS, BY_FORMULA_PS = 1000, 2000, 2500
+GRAM_STORE_BYTES_PER_MS, GRAM_FLOPS_PER_MS = 1_500_000, 40_000_000
+"""The same where all kernels come from one small array, and products do not wait for memory."""
+LOOKED_UP_PS, ADDED_UP_PS, BY_FORMULA_PS = 400, 600, 2500
 """Picoseconds of a core per entry of the Gram matrix: to look it up in a table, to add to the entry
 of one, and to evaluate one kernel by its formula."""
 BUILT_GRAM_BYTES = 8
@@ -149,6 +153,18 @@ class StoredGram:
     itemsize: int
     by_table: bool
     beside: int
+
+
+def store_rate(gram: StoredGram | None) -> int:
+    """Bytes that a core reads and decodes in a millisecond."""
+    alone = gram is not None and not gram.beside
+    return GRAM_STORE_BYTES_PER_MS if alone else STORE_BYTES_PER_MS
+
+
+def product_rate(gram: StoredGram | None) -> int:
+    """Operations of products with tiles that a core does in a millisecond."""
+    alone = gram is not None and not gram.beside
+    return GRAM_FLOPS_PER_MS if alone else FLOPS_PER_MS
 
 
 def expected_gram(n_in_gram: int, n_kernels: int, precision: Precision) -> StoredGram | None:
@@ -525,6 +541,11 @@ def driver_table_bytes(n_kernels: int, gram: StoredGram | None, *, in_memory: bo
         return cached
     sums = 2 * SUMMED_AT_ONCE * SUMMED_LEVELS if in_memory else 1
     return (n_kernels - gram.beside + sums) * TABLE_BYTES + cached
+
+
+def evaluating_process_bytes(n_kernels: int, gram: StoredGram | None) -> int:
+    """What a process takes more that evaluates kernels, tasks aside."""
+    return 0 if gram is None else COMPILED_BYTES + cached_table_bytes(n_kernels, gram)
 
 
 def cached_table_bytes(n_kernels: int, gram: StoredGram | None) -> int:

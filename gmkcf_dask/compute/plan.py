@@ -156,8 +156,8 @@ class Sizes:
 def worker_fit_bytes(sizes: Sizes, machine: Machine) -> int:
     """Peak of a worker during a fit, without what it keeps between tasks."""
     tasks = machine.threads_per_worker * sizes.fit_task_bytes
-    tables = costs.cached_table_bytes(sizes.n_kernels, sizes.gram)
-    return PROCESS_BYTES + tasks + sizes.summing_bytes + tables
+    evaluating = costs.evaluating_process_bytes(sizes.n_kernels, sizes.gram)
+    return PROCESS_BYTES + tasks + sizes.summing_bytes + evaluating
 
 
 def worker_bytes(sizes: Sizes, machine: Machine) -> int:
@@ -241,12 +241,12 @@ def iteration_ms(sizes: Sizes, machine: Machine, residency: Residency, *, in_mem
     if sizes.job.n_alone > 1:
         fused = sizes.job.n_alone * sizes.kernel_bytes
     touched = sweeps.kernels * sizes.stored_bytes + sweeps.fused * fused
-    rate = costs.MEMORY_BYTES_PER_MS if in_memory else costs.STORE_BYTES_PER_MS
+    rate = costs.MEMORY_BYTES_PER_MS if in_memory else costs.store_rate(sizes.gram)
     flops = 2 * sizes.n**2 * sweeps.columns
     graphs = 0 if in_memory else (sweeps.kernels + sweeps.fused) * costs.GRAPH_MS
     return (
         ceil_div(touched, rate * machine.n_threads)
-        + ceil_div(flops, costs.FLOPS_PER_MS * machine.n_threads)
+        + ceil_div(flops, costs.product_rate(sizes.gram) * machine.n_threads)
         + graphs
         + evaluation_ms(sizes, machine, residency)
     )
@@ -442,10 +442,17 @@ class Plan:
             f"time: about {t(self.build_ms + fitting)} once the input is read; {building}"
             f"fitting {t(fitting)} for {self.iterations:,} iterations of {t(each)} (most runs stop "
             f"earlier), from rates per core of {costs.BUILD_BYTES_PER_MS // 1000} MB/s for "
-            f"building, {costs.STORE_BYTES_PER_MS // 1000} MB/s from a store or "
+            f"building, {costs.store_rate(self._gram) // 1000:,} MB/s from a store or "
             f"{costs.MEMORY_BYTES_PER_MS // 1000:,} MB/s from memory, "
-            f"{costs.FLOPS_PER_MS // 1_000_000} GFLOP/s for products{self._evaluation_rates()}"
+            f"{costs.product_rate(self._gram) // 1_000_000} GFLOP/s for products"
+            f"{self._evaluation_rates()}"
         )
+
+    @property
+    def _gram(self) -> StoredGram | None:
+        if self.layout == "each":
+            return None
+        return StoredGram(self.gram_itemsize, self.gram_by_table, self.kernels_beside)
 
     def _evaluation_rates(self) -> str:
         if self.layout == "each":
@@ -480,7 +487,7 @@ class Plan:
         if self.kernels_in_memory:
             milliseconds = self.read_per_iteration // (costs.MEMORY_BYTES_PER_MS * threads)
         else:
-            milliseconds = self.read_per_iteration // (costs.STORE_BYTES_PER_MS * threads)
+            milliseconds = self.read_per_iteration // (costs.store_rate(self._gram) * threads)
             milliseconds += GRAPHS_PER_ITERATION * costs.GRAPH_MS
         milliseconds += self.evaluation_ms
         limits = ((1000, "under a second"), (60_000, "seconds"), (3_600_000, "minutes"))

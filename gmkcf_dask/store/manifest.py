@@ -523,7 +523,6 @@ def manifest_differences(current: Manifest, wanted: Manifest, *, any_block: bool
     pairs: list[tuple[str, object, object]] = [
         ("samples", current.n_samples, wanted.n_samples),
         ("features", current.n_features, wanted.n_features),
-        ("layout", current.layout, wanted.layout),
         ("precision", current.precision, wanted.precision),
         ("kernels", ",".join(current.kernel_names), ",".join(wanted.kernel_names)),
         ("largest number of clusters", _max_clusters(current), _max_clusters(wanted)),
@@ -531,6 +530,8 @@ def manifest_differences(current: Manifest, wanted: Manifest, *, any_block: bool
     ]
     if not any_block:
         pairs.append(("block size", current.block_size, wanted.block_size))
+    if current.kernel_names == wanted.kernel_names:  # else it may follow from these
+        pairs.append(("layout", current.layout, wanted.layout))
     both: list[tuple[Any, Any]] = [*zip(current.kernels, wanted.kernels, strict=False)]
     both += zip(current.factored, wanted.factored, strict=False)
     for mine, theirs in both:

@@ -66,3 +66,24 @@ def extract_d549cfb(folder):
         )
         for kind, ending in (("texts", ".jsonl"), ("points", ".npy"))
     }
+
+
+FORMAT6 = ROOT / "tests" / "fixtures" / "format6"
+FORMAT6_OPTIONS = {
+    "texts": (
+        *("--kernels", "paper12", "--layout", "gram", "--precision", "compact"),
+        *("--text-preset", "plain", "--block", 7),
+    ),
+    "points": (
+        *("--kernels", "rbf_0.5,rbf_1,cosine", "--layout", "gram"),
+        *("--normalization", "degree", "--block", 8),
+    ),
+}
+
+
+def extract_format6(folder):
+    """Extract stores of layout gram, their runs and their inputs into a folder."""
+    with tarfile.open(FORMAT6 / "stores.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    for name in ("texts.jsonl", "points.npy"):
+        shutil.copy(FIXTURE / name, folder)

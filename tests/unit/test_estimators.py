@@ -358,6 +358,11 @@ def test_a_store_keeps_its_layout(blobs, tmp_path, layout):
     assert load(tmp_path / "m").layout == layout
 
 
+def test_layout_gram_has_no_meaning_without_tiles(blobs):
+    with pytest.raises(InputError, match=r"layout='gram' has no meaning for the kernels heat_"):
+        GMKCF(3, kernels="local", layout="gram").fit(blobs[0])
+
+
 def test_without_tiles_any_layout_will_do(blobs, tmp_path):
     X, path = blobs[0], tmp_path / "s.zarr"
     GMKCF(3, kernels="local", store=path, random_state=0, max_iter=5).fit(X)

@@ -6,7 +6,13 @@ import warnings
 
 import pytest
 from helpers.faulty import THREADS, run
-from helpers.legacy import FIT_OPTIONS, KINDS, extract_d549cfb
+from helpers.legacy import (
+    FIT_OPTIONS,
+    FORMAT6_OPTIONS,
+    KINDS,
+    extract_d549cfb,
+    extract_format6,
+)
 
 from gmkcf_dask import GMKCF, KernelStore, load
 
@@ -162,3 +168,21 @@ def test_an_old_run_is_scored(legacy):
     code, said = gmkcf("score", legacy.run, "--labels", legacy.run / "labels.csv")
     assert code == 0, said
     assert "1.0000" in said or "100" in said, said
+
+
+@pytest.mark.parametrize(("kind", "ending"), [("texts", "jsonl"), ("points", "npy")])
+def test_a_store_of_format_6_is_as_it_was(tmp_path, kind, ending):
+    extract_format6(tmp_path)
+    store, before = tmp_path / f"{kind}.zarr", tmp_path / f"{kind}_run"
+    whole = {name: (store / name).read_bytes() for name in names(store)}
+    for command in ("verify", "repair"):
+        code, said = run(command, store, *THREADS)
+        assert code == 0, said
+    options = FORMAT6_OPTIONS[kind]
+    code, said = run("build", tmp_path / f"{kind}.{ending}", store, *options, *THREADS)
+    assert code == 0, said
+    assert {name: (store / name).read_bytes() for name in names(store)} == whole
+    code, said = run("fit", store, *FIT_OPTIONS, *THREADS, "--out", tmp_path / "again")
+    assert code == 0, said
+    assert labels(tmp_path / "again" / "labels.csv") == labels(before / "labels.csv")
+    assert history(tmp_path / "again") == pytest.approx(history(before), rel=1e-5)
