@@ -36,7 +36,7 @@ from gmkcf_dask.kernels.gram import (
 )
 from gmkcf_dask.kernels.statistics import Kernels, Resolved, TileStatistics, resolve, run_here
 from gmkcf_dask.kernels.tiles import CODE_SCALE, STORED_DTYPE, stored_tiles
-from gmkcf_dask.kernels.tiling import Precision, Tiling, tiling_for
+from gmkcf_dask.kernels.tiling import Precision, Tiling
 from gmkcf_dask.system.arrays import Floats
 from gmkcf_dask.system.resources import free_memory
 from gmkcf_dask.system.units import ceil_div, human_bytes
@@ -82,7 +82,7 @@ def tiles_of(
 
     With `matrix` kernels that are functions of it have no tiles of their own.
     """
-    tiling = tiling_for(features.n_samples, block, gram=matrix is not None)
+    tiling = Tiling(features.n_samples, block, gram=matrix is not None)
     everything, step = range(tiling.n_tiles), tiles_per_build_task(tiling)
     lock, done = Lock(), count(1)
 

@@ -29,7 +29,6 @@ from gmkcf_dask.kernels.tiling import (
     Precision,
     Tiling,
     default_block,
-    tiling_for,
 )
 from gmkcf_dask.system import html
 from gmkcf_dask.system.units import GIB, MIB, ceil_div, human_bytes, human_time
@@ -131,6 +130,11 @@ class Sizes:
         return self.tiling.tiles_per_task(self.itemsize)
 
     @property
+    def process_bytes(self) -> int:
+        """Of a worker without its tasks."""
+        return PROCESS_BYTES + costs.evaluating_process_bytes(self.n_kernels, self.gram)
+
+    @property
     def build_task_bytes(self) -> int:
         """Peak of one building task, on the row block with the largest features."""
         block = self.tiling.block
@@ -156,13 +160,12 @@ class Sizes:
 def worker_fit_bytes(sizes: Sizes, machine: Machine) -> int:
     """Peak of a worker during a fit, without what it keeps between tasks."""
     tasks = machine.threads_per_worker * sizes.fit_task_bytes
-    evaluating = costs.evaluating_process_bytes(sizes.n_kernels, sizes.gram)
-    return PROCESS_BYTES + tasks + sizes.summing_bytes + evaluating
+    return sizes.process_bytes + tasks + sizes.summing_bytes
 
 
 def worker_bytes(sizes: Sizes, machine: Machine) -> int:
     """Peak of a worker over both stages: building is over before a fit begins."""
-    building = PROCESS_BYTES + machine.threads_per_worker * sizes.build_task_bytes
+    building = sizes.process_bytes + machine.threads_per_worker * sizes.build_task_bytes
     return max(building, worker_fit_bytes(sizes, machine))
 
 
@@ -607,7 +610,7 @@ def make_plan(
         n_clusters,
         feature_bytes,
         precision,
-        tiling_for(n, default_block(n) if block is None else block, gram=gram is not None),
+        Tiling(n, default_block(n) if block is None else block, gram=gram is not None),
         Job(n_clusters) if job is None else job,
         signed,
         tiles_stored,
@@ -855,5 +858,5 @@ def refuse_by_count(
 def _tiles_bytes(
     n: int, n_kernels: int, precision: Precision, gram: StoredGram | None = None
 ) -> int:
-    tiling = tiling_for(n, default_block(n), gram=gram is not None)
+    tiling = Tiling(n, default_block(n), gram=gram is not None)
     return tiling.n_tiles * tiling.block**2 * costs.entry_bytes(n_kernels, precision, gram)

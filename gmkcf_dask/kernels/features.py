@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from gmkcf_dask.corpus.model import Matrix
+from gmkcf_dask.kernels.sparse_loops import sparse_product
 from gmkcf_dask.kernels.tiling import Tiling
 from gmkcf_dask.system.arrays import Floats
 
@@ -75,12 +76,14 @@ class PairTile:
     features: Features
     rows: slice
     cols: slice
+    compiled: bool = False
+    """Whether products of sparse features are made by our own loop, once it is loaded: faster."""
 
     @classmethod
     def at(cls, features: Features, tiling: Tiling, t: int) -> PairTile:
         """The samples of tile t."""
         i, j = tiling.pair(t)
-        return cls(features, tiling.rows(i), tiling.rows(j))
+        return cls(features, tiling.rows(i), tiling.rows(j), tiling.gram)
 
     def strips(self) -> Iterator[PairTile]:
         """The tile cut into pieces of a few rows; products of features are made once for all.
@@ -148,7 +151,7 @@ class PairTile:
     @cached_property
     def gram(self) -> Floats:
         """X_I X_Jᵀ, shape (len I, len J)."""
-        G = _product(self.X_rows, self.X_cols, self.on_diagonal)
+        G = _product(self.X_rows, self.X_cols, self.on_diagonal, compiled=self.compiled)
         if self.on_diagonal:
             np.fill_diagonal(G, self.sq_rows)
         return G
@@ -223,9 +226,13 @@ def offset_of(X: Matrix) -> Floats | None:
         return mean if float(mean @ mean) > _FAR * spread else None
 
 
-def _product(rows: Matrix, cols: Matrix, on_diagonal: bool) -> Floats:
-    G: Any = rows @ cols.T
-    G = G if isinstance(G, np.ndarray) else G.toarray()
+def _product(rows: Matrix, cols: Matrix, on_diagonal: bool, *, compiled: bool = False) -> Floats:
+    G: Any
+    if compiled and not isinstance(rows, np.ndarray) and not isinstance(cols, np.ndarray):
+        G = sparse_product(rows, cols)
+    else:
+        G = rows @ cols.T
+        G = G if isinstance(G, np.ndarray) else G.toarray()
     return np.asarray((G + G.T) / 2 if on_diagonal else G)
 
 

@@ -47,8 +47,8 @@ class Tiling:
 
     n: int
     block: int
-    group_bytes: int = GROUP_BYTES
-    """What `tiles_per_task` holds at once."""
+    gram: bool = False
+    """Whether kernels are evaluated from these tiles: there is less to do for each of them."""
 
     @property
     def n_blocks(self) -> int:
@@ -86,7 +86,9 @@ class Tiling:
         Neither workers nor memory enter, because the order of summation follows from this number
         and results must be the same bits everywhere.
         """
-        by_bytes = self.group_bytes // (self.block * self.block * itemsize)
+        by_bytes = (GRAM_GROUP_BYTES if self.gram else GROUP_BYTES) // (
+            self.block * self.block * itemsize
+        )
         return max(1, min(by_bytes, self.n_tiles // MIN_GROUPS))
 
     def compared_step(self, n_kernels: int, itemsize: int) -> int:
@@ -104,11 +106,6 @@ class Tiling:
         edge = min(self.n, self.block)
         rows = ceil_div(edge, self.compared_step(n_kernels, itemsize))
         return n_kernels * rows * edge * itemsize + 2 * 8 * SUMMED_ENTRIES
-
-
-def tiling_for(n: int, block: int, *, gram: bool) -> Tiling:
-    """Tiles of an n×n kernel, or of the Gram matrix that kernels are evaluated from."""
-    return Tiling(n, block, GRAM_GROUP_BYTES if gram else GROUP_BYTES)
 
 
 def default_block(n: int) -> int:

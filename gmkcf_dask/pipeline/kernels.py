@@ -34,7 +34,7 @@ from gmkcf_dask.kernels.features import Features
 from gmkcf_dask.kernels.gram import gram_for, is_function_of_gram
 from gmkcf_dask.kernels.specs import Layout
 from gmkcf_dask.kernels.tiles import ResolvedKernel
-from gmkcf_dask.kernels.tiling import FACTOR_ROWS, Precision, Tiling, tiling_for
+from gmkcf_dask.kernels.tiling import FACTOR_ROWS, Precision, Tiling
 from gmkcf_dask.pipeline.planning import (
     refuse_large_factors,
     refuse_more_clusters,
@@ -122,7 +122,7 @@ def _tiling_in_memory(
     And whether there is room for the fused kernel: from a Gram matrix it can be fused for every
     product. Where each kernel has its tiles, `gram_instead` is what layout gram would take.
     """
-    tiling, free = tiling_for(n, block or DEFAULT_BLOCK, gram=gram is not None), free_memory()
+    tiling, free = Tiling(n, block or DEFAULT_BLOCK, gram=gram is not None), free_memory()
     fitting = _fitting_bytes(m, tiling, precision, job, gram)
     need = tiled_bytes(tiling, m, precision, gram)
     if _fits(need, fitting, free):

@@ -5,7 +5,7 @@ a copy or two. Kernels are read over and over, so their chunks are read and writ
 metadata of our arrays says: values in C order, zstd with a checksum (`scripts/bench sweep` has both
 side by side). Zarr reads what is written here, and the other way round.
 
-A Gram matrix whose pairs have all kinds of values is kept by LZ4 instead: it decodes in a third of
+A Gram matrix whose pairs have all kinds of values is kept by LZ4 instead: it decodes in about half
 the time, which is most of a sweep there, and takes some 10 % more (`scripts/bench gram codecs`).
 """
 

@@ -47,7 +47,7 @@ from gmkcf_dask.kernels.specs import (
     is_thin,
 )
 from gmkcf_dask.kernels.tiles import ResolvedKernel
-from gmkcf_dask.kernels.tiling import FACTOR_ROWS, FEATURE_CHUNK, Precision, Tiling, tiling_for
+from gmkcf_dask.kernels.tiling import FACTOR_ROWS, FEATURE_CHUNK, Precision, Tiling
 from gmkcf_dask.store.files import exists, get, put_atomic
 from gmkcf_dask.system.units import ceil_div
 
@@ -286,7 +286,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def tiling(self) -> Tiling:
-        return tiling_for(self.n_samples, self.block_size, gram=self.gram is not None)
+        return Tiling(self.n_samples, self.block_size, gram=self.gram is not None)
 
     @property
     def n_tiles(self) -> int:

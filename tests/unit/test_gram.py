@@ -47,9 +47,10 @@ from gmkcf_dask.kernels.gram_loops import (
     scatter_codes,
     scatter_distances,
 )
+from gmkcf_dask.kernels.sparse_loops import sparse_product
 from gmkcf_dask.kernels.specs import resolve_kernels
 from gmkcf_dask.kernels.tiles import final_values
-from gmkcf_dask.kernels.tiling import tiling_for
+from gmkcf_dask.kernels.tiling import Tiling
 from gmkcf_dask.pipeline import store_plan
 from gmkcf_dask.store.build import build_store, build_tiles
 from gmkcf_dask.store.kernel_store import KernelStore
@@ -97,7 +98,7 @@ def request(X, names, precision="float32", layout="gram", block=None, **options)
 
 def dense_gram(wanted, block=20):
     built = build_tiles(wanted, block)
-    tiles = built.tiles(tiling_for(wanted.n_samples, block, gram=True), wanted.precision)
+    tiles = built.tiles(Tiling(wanted.n_samples, block, gram=True), wanted.precision)
     return DenseKernels(tiles, [spec.name for spec in wanted.tiled])
 
 
@@ -205,6 +206,18 @@ def test_same_bits_everywhere(rng, tmp_path, runner_named, scheduler, precision,
         one, other = stack.overview(groups, 3), kept.overview(groups, 3)
         np.testing.assert_array_equal(one.sums, other.sums)
         np.testing.assert_array_equal(one.products, other.products)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_compiled_product_has_the_bits_of_scipy(rng, dtype):
+    def rows(m):
+        X = rng.random((m, 300)) * (rng.random((m, 300)) < 0.1)
+        X[3] = 0.0
+        return sparse.csr_array(X.astype(dtype))
+
+    A, B = rows(37), rows(51)
+    expected = (A.astype(np.float64) @ B.astype(np.float64).T).toarray()
+    np.testing.assert_array_equal(sparse_product(A, B), expected)
 
 
 # what it costs

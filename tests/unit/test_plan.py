@@ -37,7 +37,6 @@ from gmkcf_dask.kernels.tiling import (
     Tiling,
     default_block,
     encoded_bytes,
-    tiling_for,
 )
 from gmkcf_dask.pipeline import kernels as in_memory
 from gmkcf_dask.system.units import GIB, MIB, ceil_div, human_bytes, human_time
@@ -416,7 +415,7 @@ def test_more_kernels_take_no_more_of_a_task_or_a_store(gram, n):
     assert few.stored_bytes == many.stored_bytes
     assert few.disk_needed == many.disk_needed
     assert few.summing_bytes == many.summing_bytes
-    tiling = tiling_for(n, few.block, gram=True)
+    tiling = Tiling(n, few.block, gram=True)
     fused = (tiling.tiles_per_task(4) + 1) * 4 * few.block**2
     kept = [max(fused, tiling.compared_bytes(m, 4)) for m in (12, 100)]
     assert many.fit_task_bytes - few.fit_task_bytes == kept[1] - kept[0]
@@ -693,7 +692,7 @@ def test_tiles_in_memory_with_or_without_the_fused_kernel(monkeypatch, half_gibs
     instead = expected_gram(12, 12, "compact") if gram is None else None
     given = (12, 20_000, None, "compact", Job(2), gram, instead)
     if kept is not None:
-        wanted = tiling_for(20_000, 512, gram=gram is not None)
+        wanted = Tiling(20_000, 512, gram=gram is not None)
         assert in_memory._tiling_in_memory(*given) == (wanted, kept)
         return
     with pytest.raises(PlanRefused, match="give a store path") as e:
