@@ -27,7 +27,7 @@ from gmkcf_dask.store.prefetch import window
 pytestmark = pytest.mark.once
 M, N_TILES = 36, 3
 KERNELS = ",".join(f"rbf_{number / 10}" for number in range(1, M + 1))
-BUILD = ("--kernels", KERNELS, "--block", "40", *THREADS)
+BUILD = ("--kernels", KERNELS, "--layout", "each", "--block", "40", *THREADS)
 URL = "s3://bucket/late.zarr"
 
 

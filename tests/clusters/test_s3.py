@@ -31,7 +31,8 @@ from gmkcf_dask.store.manifest import MANIFEST, Manifest
 from gmkcf_dask.store.object_storage import location
 
 pytestmark = pytest.mark.once
-KERNELS = ("--kernels", "rbf_1,linear,poly_a1_b2")
+KERNELS = ("--kernels", "rbf_1,linear,poly_a1_b2", "--layout", "each")
+GRAM = ("--kernels", "rbf_1,linear,poly_a1_b2", "--layout", "gram", "--block", "40", *THREADS)
 BUILD = (*KERNELS, "--block", "40", *THREADS)
 N_TILES, M = 10, 3  # of 150 samples
 
@@ -345,6 +346,30 @@ def test_a_vanished_store_is_told(copied):
     object_storage.filesystem(copied).rm(copied, recursive=True)
     with pytest.raises(lock.StoreError, match="vanished"):
         reader.raw(0, 1)
+
+
+def test_layout_gram_is_one_array_there(given, tmp_path, server):
+    url = "s3://bucket/gram.zarr"
+    for place, out in ((tmp_path / "s.zarr", tmp_path / "run"), (url, "s3://bucket/gram-run")):
+        ok("build", given / "x.npy", place, *GRAM)
+        ok("fit", place, *FIT, "--out", out, *THREADS)
+    labels = location("s3://bucket/gram-run") / "labels.csv"
+    assert read(labels) == (tmp_path / "run" / "labels.csv").read_bytes()
+    stack = TiledKernels(KernelStore.open(url), Runner(scheduler="threads"), "recompute")
+    U = np.random.default_rng(0).random((150, 3))
+    stack.errors(U, U)
+    server.asked()
+    stack.errors(U, U)
+    assert server.asked() == {"GET": N_TILES}
+    stack.fuse(np.full(M, 1 / M), keep=False).matmul(U)
+    assert server.asked() == {"GET": N_TILES}
+    tile = location(url) / "gram" / "X" / "c" / "0" / "1"
+    content = read(tile)
+    put_atomic(tile, content[:40] + bytes([content[40] ^ 1]) + content[41:])
+    assert run("verify", url, *THREADS)[0] == 4
+    assert "1 parts repaired" in ok("repair", url, *THREADS)
+    assert read(tile) == content
+    delete_store(location(url))
 
 
 def test_one_request_for_a_tile_and_no_listing(given, server):
