@@ -8,6 +8,7 @@ from pathlib import Path
 import naive
 import numpy as np
 import pytest
+import zarr
 from helpers.commands import exits
 from helpers.damage import HERE, content, flip_bit, same_store, start_build
 from helpers.marks import mostly_slow
@@ -16,6 +17,7 @@ from helpers.trails import TOLERANCES, assert_same_trail, trail_of
 from msgspec import structs
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.preprocessing import normalize
 
 from gmkcf_dask import (
     GMKCF,
@@ -119,6 +121,27 @@ def test_there_is_one_array_for_all_kernels(tmp_path, precision):
 
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
+def short_texts():
+    """Rows that share no word with most others."""
+    rng = np.random.default_rng(0)
+    rows, words = np.repeat(np.arange(N), 3), rng.integers(0, 200, 3 * N)
+    counts = sparse.coo_array((np.ones(3 * N), (rows, words)), (N, 200))
+    return sparse.csr_array(normalize(counts.tocsr()))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("make", "codec"), [(unit_rows, "blosc"), (short_texts, "zstd")])
+def test_zarr_reads_what_is_kept(tmp_path, precision, make, codec):
+    """Compressed by what suits the pairs; a flipped bit is found by either."""
+    store = build(tmp_path / "s.zarr", make(), "rbf_1,poly_a1_b2", precision=precision)
+    metadata = json.loads((store.path / GRAM / "zarr.json").read_text())
+    assert [one["name"] for one in metadata["codecs"]][1] == codec
+    array, reader = zarr.open_array(store.path / GRAM, mode="r"), store.reader
+    for t, (i, j) in enumerate(store.tiling.pairs()):
+        expected = array[store.tiling.rows(i), store.tiling.rows(j)]
+        np.testing.assert_array_equal(reader.raw(reader.gram.number, t), expected)
+
+
 @pytest.mark.parametrize("layout", ["gram", "each"])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_kernel_is_there_lazily_whatever_the_layout(tmp_path, precision, layout, form):
