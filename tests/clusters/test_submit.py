@@ -36,7 +36,7 @@ from gmkcf_dask.cluster.submit.slurm import (
     slurm_options,
     slurm_script,
 )
-from gmkcf_dask.compute.costs import SCHEDULER_BYTES
+from gmkcf_dask.compute.costs import SCHEDULER_BYTES, expected_gram
 from gmkcf_dask.compute.plan import make_plan
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.corpus.model import Corpus
@@ -574,7 +574,8 @@ def test_a_matrix_tells_the_memory_of_its_driver(tmp_path, name):
     params = {"input_path": str(path), "kernels": "linear,rbf_1", "n_clusters": 100}
     found = driver_memory("run", params)
     size = 0 if name == "sparse.npz" else x.nbytes
-    plan = make_plan(*x.shape, 2, 100, feature_bytes=size, memory_per_worker=1 << 50)
+    gram = expected_gram(2, 2, "float32")
+    plan = make_plan(*x.shape, 2, 100, feature_bytes=size, memory_per_worker=1 << 50, gram=gram)
     driver = (
         plan.driver_bytes - SCHEDULER_BYTES
     )  # which counts a scheduler in the driver's own process

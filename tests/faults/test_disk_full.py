@@ -56,11 +56,11 @@ def test_writing_fails_for_want_of_room(tmp_path, monkeypatch, after):
     path, written = tmp_path / "s.zarr", []
     original = reader_module.write_chunk
 
-    def full(where, values):
+    def full(where, *what):
         written.append(where)
         if len(written) > after:
             raise OSError(errno.ENOSPC, "No space left on device", where)
-        return original(where, values)
+        return original(where, *what)
 
     with monkeypatch.context() as patch:
         patch.setattr(reader_module, "write_chunk", full)

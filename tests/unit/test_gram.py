@@ -272,9 +272,9 @@ def test_each_sweep_reads_the_bytes_of_one_array(
     assert plan.layout == "gram"
 
 
-@pytest.mark.parametrize("normalization", ["unit", "degree"])
-@pytest.mark.parametrize("rows", ["unit", "other"])
-@pytest.mark.parametrize("precision", ["compact", "float32", "float64"])
+@mostly_slow("normalization", ["unit", "degree"])
+@mostly_slow("rows", ["unit", "other"])
+@mostly_slow("precision", ["compact", "float32", "float64"])
 def test_peak_of_a_task_does_not_grow_with_the_kernels(
     rng, tmp_path, rows, precision, normalization
 ):
