@@ -302,6 +302,15 @@ def test_one_kernel_has_its_tiles_unless_gram_is_asked_for(tmp_path):
     assert build(tmp_path / "m.zarr", names=beside, layout="auto").manifest.gram is None
 
 
+def test_other_kernels_are_what_differs(tmp_path):
+    """Their layout follows from them, and nobody asked for one."""
+    X = unit_rows()
+    build_store(tmp_path / "s.zarr", mixed(X), HERE, block=BLOCK)
+    with pytest.raises(StoreError, match=r"differs in kernels \(") as told:
+        build(tmp_path / "s.zarr", X, "rbf_1,rbf_2", "auto")
+    assert "layout" not in str(told.value)
+
+
 def test_merged_duplicates_are_for_tiles(tmp_path):
     with pytest.raises(InputError, match="merge_duplicates") as told:
         request(merge_duplicates=0.01)
