@@ -12,7 +12,7 @@ from helpers.counting import CountingRunner, cost_of_one_iteration
 from helpers.marks import mostly_slow
 from helpers.peaks import peak_of
 from helpers.problems import RUNNERS, start
-from helpers.trails import TOLERANCES, assert_same_trail, trail_of
+from helpers.trails import CODES_OF_DISTANCES, TOLERANCES, assert_same_trail, trail_of
 from hypothesis import given, strategies as st
 from scipy import sparse
 from sklearn.preprocessing import normalize
@@ -152,7 +152,7 @@ def trails(rng, rows, names, precision, **options):
     X = ROWS[rows](rng)
     Ks = exact(X, [spec.name for spec in resolve_kernels(names)], **options)
     U, V = start(rng, N, K)
-    bounds = dict(TOLERANCES["codes" if precision == "compact" else precision])
+    bounds = dict(CODES_OF_DISTANCES if precision == "compact" else TOLERANCES[precision])
     iterations = bounds.pop("iterations")
     return X, U, V, iterations, naive.gmkcf(Ks, U, V, iterations), bounds
 
