@@ -18,6 +18,14 @@ from helpers.chaos.plans import Point, try_point
             marks=pytest.mark.cluster,
         ),
         pytest.param(Point(1400, 3, "float64", 2, 540), "memory", marks=pytest.mark.cluster),
+        pytest.param(
+            Point(1400, 12, "compact", 2, 720, layout="gram"), "memory", marks=pytest.mark.cluster
+        ),
+        pytest.param(
+            Point(1400, 12, "float64", 1, 700, True, layout="gram"),
+            "recompute",
+            marks=pytest.mark.cluster,
+        ),
     ],
     ids=str,
 )

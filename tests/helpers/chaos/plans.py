@@ -30,6 +30,7 @@ from gmkcf_dask.compute.plan import Plan
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.corpus import Corpus, read_corpus
 from gmkcf_dask.errors import PlanRefused
+from gmkcf_dask.kernels.specs import Layout
 from gmkcf_dask.kernels.tiling import Precision
 from gmkcf_dask.pipeline import request_plan
 from gmkcf_dask.results.run_folder import read_result
@@ -69,10 +70,11 @@ class Point:
     scarce_disk: bool = False
     n_clusters: int = 8
     features: str = "text"
+    layout: Layout = "each"
 
     def plan(self, corpus: Corpus, disk_free: int) -> Plan:
         """What the plan says, or PlanRefused."""
-        request = KernelRequest(corpus, bank(self.m), precision=self.precision)
+        request = KernelRequest(corpus, bank(self.m), precision=self.precision, layout=self.layout)
         place = Resources(Runner(), self.workers, 1, self.memory * MIB, "")
         return request_plan(request, self.n_clusters, place, disk_free=disk_free)
 
@@ -187,6 +189,7 @@ def try_point(point: Point, folder: Path) -> tuple[dict[str, str], bool]:
         "k": str(point.n_clusters),
         "features": point.features,
         "precision": point.precision,
+        "layout": point.layout,
         "workers × memory": f"{point.workers} × {point.memory} MiB",
         "disk": "scarce" if point.scarce_disk else "enough",
     }
@@ -202,7 +205,7 @@ def try_point(point: Point, folder: Path) -> tuple[dict[str, str], bool]:
         names = ",".join(spec.name for spec in bank(point.m))
         job = ("run", data, "-k", point.n_clusters, "--kernels", names, "--out", out / "run", *FIT)
         where = ("--cluster", "local", "--workers", point.workers, "--memory", f"{point.memory}MiB")
-        how = ("--precision", point.precision, "--merge-duplicates", 0)
+        how = ("--precision", point.precision, "--layout", point.layout)
         command = (sys.executable, "-c", _COMMAND, *disk, *job, *where, *how)
         found = watch(command, out)
         wrong = _refused(found, out) if plan is None else _fits(found, out, plan)
