@@ -403,7 +403,7 @@ def test_any_number_leads_into_the_table():
     below, share = np.empty(len(values), np.uint16), np.empty(len(values), np.float32)
     with np.errstate(invalid="ignore"):
         _locate(distances[0], 1000.0, below, share)
-    assert below.max() + 1 < ENTRIES
+    assert int(below.max()) + 1 < ENTRIES
 
 
 @given(
