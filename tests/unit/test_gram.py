@@ -18,14 +18,14 @@ from scipy import sparse
 from sklearn.preprocessing import normalize
 
 from gmkcf_dask.cluster import threads
-from gmkcf_dask.compute import tiled as tiled_module
+from gmkcf_dask.compute import build_tasks, tiled as tiled_module
 from gmkcf_dask.compute.costs import StoredGram, cached_table_bytes, fit_task_bytes
 from gmkcf_dask.compute.dense import DenseKernels
 from gmkcf_dask.compute.runner import Runner
 from gmkcf_dask.compute.tile_ops import FusedTiles, Partial, TreeSum, as_factor, error_factors
 from gmkcf_dask.compute.tiled import TiledKernels
 from gmkcf_dask.corpus.model import Corpus
-from gmkcf_dask.errors import InputError
+from gmkcf_dask.errors import InputError, PlanRefused
 from gmkcf_dask.kernels import gram as gram_module
 from gmkcf_dask.kernels.gram import (
     COARSEST_CODES,
@@ -520,6 +520,9 @@ def test_more_is_kept_where_a_kernel_turns_out_to_need_it(rng, tmp_path, monkeyp
     (K_,) = exact(X, ["poly_a0_b2"])
     for stack in (DenseKernels.from_store(store), dense_gram(wanted, 100)):
         assert np.abs(whole(stack, 2) - K_).max() <= 1e-6
+    monkeypatch.setattr(build_tasks, "free_memory", lambda: 1000)
+    with pytest.raises(PlanRefused, match="need 8 bytes of each pair of samples"):
+        build_tiles(wanted, 100)
 
 
 def test_rows_normalised_in_float32_are_of_unit_length(rng):
